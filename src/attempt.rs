@@ -1,0 +1,629 @@
+//! An attempt: one execution of a unit. A unit has one or more, and each is kept for ever.
+//!
+//! ```text
+//!   claim ──▶ (open) ── finish ──▶ COMPLETED, FAILED, TIMED_OUT, CANCELLED
+//!                  ├── release ──▶ RELEASED
+//!                  └── expire ───▶ LOST
+//! ```
+//!
+//! An attempt ends exactly once. What its executor reports after it was given up stays on
+//! the attempt as a late report; the unit has moved on.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::chain::Hash;
+use crate::conversation::{Raw, to_json};
+use crate::lease::OwnerId;
+use crate::money::Charge;
+pub use crate::process::Process;
+use crate::unit::{Change, UnitKey, UnitStatus, names};
+use crate::worker::WorkerId;
+
+/// Names an attempt: the how-manieth of which unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct AttemptKey {
+    /// The unit.
+    pub unit: UnitKey,
+    /// Counted from 1.
+    pub number: u32,
+}
+
+/// How an attempt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum Outcome {
+    /// It did what was asked.
+    Completed,
+    /// It failed.
+    Failed,
+    /// It took too long.
+    TimedOut,
+    /// Its worker vanished.
+    Lost,
+    /// It stopped because it was asked to.
+    Cancelled,
+    /// It was given back, through no fault of its own.
+    Released,
+}
+
+names!(Outcome {
+    Completed => "COMPLETED",
+    Failed => "FAILED",
+    TimedOut => "TIMED_OUT",
+    Lost => "LOST",
+    Cancelled => "CANCELLED",
+    Released => "RELEASED",
+});
+
+/// What kind of failure it was: a short name such as `timed_out`.
+///
+/// The kinds that workcrew itself knows are constants; executors add their own.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct FailureKind(Cow<'static, str>);
+
+impl FailureKind {
+    /// The executor reported an error.
+    pub const EXECUTOR: FailureKind = FailureKind(Cow::Borrowed("executor"));
+    /// The executor panicked.
+    pub const PANIC: FailureKind = FailureKind(Cow::Borrowed("panic"));
+    /// It took longer than allowed.
+    pub const TIMED_OUT: FailureKind = FailureKind(Cow::Borrowed("timed_out"));
+    /// Its worker vanished too often.
+    pub const LOST: FailureKind = FailureKind(Cow::Borrowed("lost"));
+    /// It was given back too often.
+    pub const RELEASED: FailureKind = FailureKind(Cow::Borrowed("released"));
+    /// It waited in the queue longer than allowed.
+    pub const QUEUE_TIMEOUT: FailureKind = FailureKind(Cow::Borrowed("queue_timeout"));
+    /// The prompt could not be made.
+    pub const PROMPT: FailureKind = FailureKind(Cow::Borrowed("prompt"));
+
+    /// A kind of one's own.
+    pub fn new(name: impl Into<Cow<'static, str>>) -> FailureKind {
+        FailureKind(name.into())
+    }
+
+    /// Its name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for FailureKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+/// Why something failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// What kind of failure it was.
+    pub kind: FailureKind,
+    /// What happened, for people.
+    pub message: String,
+}
+
+impl Failure {
+    /// A failure with its kind and what happened.
+    pub fn new(kind: FailureKind, message: impl Into<String>) -> Failure {
+        Failure { kind, message: message.into() }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.kind, self.message)
+    }
+}
+
+/// A file that an attempt made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutputFile {
+    /// Where it is, relative to the workspace.
+    pub path: String,
+    /// How long it is.
+    pub size_bytes: u64,
+    /// The hash of its content.
+    pub hash: Hash,
+}
+
+/// What an attempt was executed with.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct Provenance {
+    /// The executor.
+    pub executor: String,
+    /// The version of the program behind it.
+    pub program_version: Option<String>,
+    /// Its arguments, without secrets.
+    pub arguments: Vec<String>,
+    /// The model that was asked for.
+    pub model: Option<String>,
+    /// The version of this crate.
+    pub crate_version: String,
+}
+
+impl Provenance {
+    /// Executed by an executor of this name, with this version of the crate.
+    pub fn of(executor: impl Into<String>) -> Provenance {
+        Provenance {
+            executor: executor.into(),
+            crate_version: env!("CARGO_PKG_VERSION").to_owned(),
+            ..Provenance::default()
+        }
+    }
+}
+
+/// What is recorded when an execution begins.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Beginning {
+    /// What is really sent; `None` if it is the unit's prompt as it is.
+    pub rendered_prompt: Option<String>,
+    /// What it is executed with.
+    pub provenance: Option<Provenance>,
+}
+
+impl Beginning {
+    /// Keeps what is really sent.
+    pub fn rendered_prompt(mut self, prompt: impl Into<String>) -> Beginning {
+        self.rendered_prompt = Some(prompt.into());
+        self
+    }
+
+    /// Keeps what it is executed with.
+    pub fn provenance(mut self, provenance: Provenance) -> Beginning {
+        self.provenance = Some(provenance);
+        self
+    }
+}
+
+/// What becomes known while an attempt runs. What is not set stays as it was.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Progress {
+    /// The provider's session.
+    pub session_id: Option<String>,
+    /// The child process.
+    pub process: Option<Process>,
+    /// What was used so far, one line per model.
+    pub charges: Vec<Charge>,
+}
+
+impl Progress {
+    /// The provider's session became known.
+    pub fn session(mut self, session_id: impl Into<String>) -> Progress {
+        self.session_id = Some(session_id.into());
+        self
+    }
+
+    /// A child process was started.
+    pub fn process(mut self, process: Process) -> Progress {
+        self.process = Some(process);
+        self
+    }
+
+    /// So much was used so far.
+    pub fn charge(mut self, charge: Charge) -> Progress {
+        self.charges.push(charge);
+        self
+    }
+}
+
+/// What shall happen to the unit of a failed attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Next {
+    /// Another attempt after a pause, if the unit has one left.
+    Retry {
+        /// The pause.
+        after: Duration,
+    },
+    /// Nothing: it is failed.
+    GiveUp,
+}
+
+/// How an executor's work ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Ending {
+    /// It did what was asked.
+    Completed,
+    /// It failed.
+    Failed {
+        /// Why.
+        failure: Failure,
+        /// What then.
+        next: Next,
+    },
+    /// It took too long.
+    TimedOut {
+        /// Which limit, for people.
+        failure: Failure,
+        /// What then.
+        next: Next,
+    },
+    /// It stopped because it was asked to.
+    Cancelled,
+}
+
+impl Ending {
+    /// How the attempt ended.
+    pub fn outcome(&self) -> Outcome {
+        match self {
+            Ending::Completed => Outcome::Completed,
+            Ending::Failed { .. } => Outcome::Failed,
+            Ending::TimedOut { .. } => Outcome::TimedOut,
+            Ending::Cancelled => Outcome::Cancelled,
+        }
+    }
+
+    /// Why it failed.
+    pub fn failure(&self) -> Option<&Failure> {
+        match self {
+            Ending::Failed { failure, .. } | Ending::TimedOut { failure, .. } => Some(failure),
+            Ending::Completed | Ending::Cancelled => None,
+        }
+    }
+}
+
+/// All that is recorded when an attempt ends.
+///
+/// ```
+/// use workcrew::AttemptReport;
+/// use serde_json::json;
+///
+/// let report = AttemptReport::completed().output("Paris").result(json!({ "capital": "Paris" }));
+/// assert_eq!(report.output.as_deref(), Some("Paris"));
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct AttemptReport {
+    /// How it ended.
+    pub ending: Ending,
+    /// What came out of it.
+    pub result: Option<Value>,
+    /// The answer as text.
+    pub output: Option<String>,
+    /// Files that it made.
+    pub output_files: Vec<OutputFile>,
+    /// The provider's session, if it was not recorded before.
+    pub session_id: Option<String>,
+    /// What was used, one line per model, replacing what was recorded for the model before.
+    pub charges: Vec<Charge>,
+    /// Messages that could not be stored.
+    pub messages_lost: u32,
+}
+
+impl AttemptReport {
+    /// An attempt that ended in some way.
+    pub fn new(ending: Ending) -> AttemptReport {
+        AttemptReport {
+            ending,
+            result: None,
+            output: None,
+            output_files: Vec::new(),
+            session_id: None,
+            charges: Vec::new(),
+            messages_lost: 0,
+        }
+    }
+
+    /// An attempt that did what was asked.
+    pub fn completed() -> AttemptReport {
+        AttemptReport::new(Ending::Completed)
+    }
+
+    /// An attempt that failed.
+    pub fn failed(failure: Failure, next: Next) -> AttemptReport {
+        AttemptReport::new(Ending::Failed { failure, next })
+    }
+
+    /// An attempt that took too long.
+    pub fn timed_out(failure: Failure, next: Next) -> AttemptReport {
+        AttemptReport::new(Ending::TimedOut { failure, next })
+    }
+
+    /// An attempt that stopped because it was asked to.
+    pub fn cancelled() -> AttemptReport {
+        AttemptReport::new(Ending::Cancelled)
+    }
+
+    /// What came out of it.
+    pub fn result(mut self, result: impl Into<Value>) -> AttemptReport {
+        self.result = Some(result.into());
+        self
+    }
+
+    /// The answer as text.
+    pub fn output(mut self, output: impl Into<String>) -> AttemptReport {
+        self.output = Some(output.into());
+        self
+    }
+
+    /// A file that it made.
+    pub fn output_file(mut self, file: OutputFile) -> AttemptReport {
+        self.output_files.push(file);
+        self
+    }
+
+    /// The provider's session.
+    pub fn session(mut self, session_id: impl Into<String>) -> AttemptReport {
+        self.session_id = Some(session_id.into());
+        self
+    }
+
+    /// What was used of a model.
+    pub fn charge(mut self, charge: Charge) -> AttemptReport {
+        self.charges.push(charge);
+        self
+    }
+}
+
+/// The record of an attempt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Attempt {
+    /// Which attempt of which unit.
+    pub key: AttemptKey,
+    /// The fence under which it may write.
+    pub fence: i64,
+    /// Who executes it.
+    pub owner: OwnerId,
+    /// On which worker.
+    pub worker_id: WorkerId,
+    /// When it was claimed.
+    pub assigned_at: DateTime<Utc>,
+    /// When the execution began.
+    pub started_at: Option<DateTime<Utc>>,
+    /// When it ended.
+    pub ended_at: Option<DateTime<Utc>>,
+    /// How it ended; `None` while it is open.
+    pub outcome: Option<Outcome>,
+    /// Whether it counts against the unit's limit.
+    pub is_counted: bool,
+    /// Why it failed.
+    pub failure: Option<Failure>,
+    /// The provider's session.
+    pub session_id: Option<String>,
+    /// The child process.
+    pub process: Option<Process>,
+    /// What it was executed with.
+    pub provenance: Option<Provenance>,
+    /// How many messages its conversation has; set when it ends.
+    pub message_count: Option<u32>,
+    /// The last link of its conversation; set when it ends.
+    pub head: Option<Hash>,
+    /// How many messages could not be stored.
+    pub messages_lost: u32,
+}
+
+impl Attempt {
+    /// How long the execution took.
+    pub fn execution_time(&self) -> Option<Duration> {
+        execution_time(self.started_at, self.ended_at)
+    }
+}
+
+/// From start to end; nothing if the calendar was set back in between.
+pub(crate) fn execution_time(started: Option<DateTime<Utc>>, ended: Option<DateTime<Utc>>) -> Option<Duration> {
+    Some((ended? - started?).to_std().unwrap_or_default())
+}
+
+/// What an attempt left behind, apart from its conversation.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct AttemptResult {
+    /// What was really sent, if it was rendered.
+    pub rendered_prompt: Option<String>,
+    /// What came out of it, as JSON.
+    pub result: Option<Raw>,
+    /// The answer as text.
+    pub output: Option<String>,
+    /// What the executor reported after the attempt was given up, as JSON.
+    pub late_result: Option<Raw>,
+    /// Files that it made.
+    pub output_files: Vec<OutputFile>,
+    /// The hashes of the four contents, kept in their place once they were purged.
+    pub purged: Option<ResultHashes>,
+}
+
+/// The hashes of the contents that an attempt left behind.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResultHashes {
+    /// Of what was really sent.
+    pub rendered_prompt: Option<Hash>,
+    /// Of what came out of it.
+    pub result: Option<Hash>,
+    /// Of the answer.
+    pub output: Option<Hash>,
+    /// Of what was reported too late.
+    pub late_result: Option<Hash>,
+}
+
+impl AttemptResult {
+    /// The hashes of the contents, whether they are still there or not.
+    pub fn hashes(&self) -> ResultHashes {
+        let text = |text: &Option<String>| text.as_deref().map(|text| Hash::of(text.as_bytes()));
+        let json = |json: &Option<Raw>| json.as_ref().map(|json| Hash::of(json.as_bytes()));
+        self.purged.clone().unwrap_or_else(|| ResultHashes {
+            rendered_prompt: text(&self.rendered_prompt),
+            result: json(&self.result),
+            output: text(&self.output),
+            late_result: json(&self.late_result),
+        })
+    }
+
+    /// The hash over all that the attempt left behind and what it cost, which the journal keeps.
+    ///
+    /// It is made of the hashes of the contents, so that it can be checked after a purge too.
+    pub fn digest(&self, charges: &[Charge]) -> Hash {
+        let hashes = self.hashes();
+        let mut digest = Hash::builder("attempt")
+            .optional_hash(hashes.rendered_prompt.as_ref())
+            .optional_hash(hashes.result.as_ref())
+            .optional_hash(hashes.output.as_ref())
+            .optional_hash(hashes.late_result.as_ref());
+        for file in &self.output_files {
+            let size_bytes = i64::try_from(file.size_bytes).unwrap_or(i64::MAX);
+            digest = digest.text("file").text(&file.path).number(size_bytes).hash(&file.hash);
+        }
+        for charge in charges {
+            let charge = to_json(charge).expect("a charge is flat");
+            digest = digest.text("charge").bytes(&charge);
+        }
+        digest.finish()
+    }
+}
+
+/// How often an attempt may be given back without being counted.
+pub const RELEASE_LIMIT: u32 = 100;
+
+/// What the end of an attempt does to its unit.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Closing {
+    pub(crate) change: Change,
+    pub(crate) outcome: Outcome,
+    /// Whether it counts against the unit's limit.
+    pub(crate) is_counted: bool,
+    /// When the next attempt may begin, counted from now.
+    pub(crate) delay: Option<Duration>,
+    /// Why the attempt ended as it did.
+    pub(crate) failure: Option<Failure>,
+}
+
+/// The numbers of a unit on which the end of its attempt depends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Standing {
+    pub(crate) status: UnitStatus,
+    pub(crate) attempts_used: u32,
+    pub(crate) max_retries: u32,
+    pub(crate) releases: u32,
+}
+
+impl Standing {
+    /// The executor reported.
+    pub(crate) fn finished(self, ending: &Ending) -> Closing {
+        let failure = ending.failure().cloned();
+        let (change, is_counted, delay) = match ending {
+            _ if self.status == UnitStatus::CancelRequested => (Change::EndCancelled, true, None),
+            Ending::Completed => (Change::Complete, true, None),
+            // Nobody asked for it, so the work is still wanted.
+            Ending::Cancelled => return self.given_back(Outcome::Cancelled, None),
+            Ending::Failed { next, .. } | Ending::TimedOut { next, .. } => match next {
+                Next::Retry { after } if self.has_attempt_left() => (Change::Retry, true, Some(*after)),
+                Next::Retry { .. } | Next::GiveUp => (Change::Fail, true, None),
+            },
+        };
+        Closing { change, outcome: ending.outcome(), is_counted, delay, failure }
+    }
+
+    /// The worker gave it back.
+    pub(crate) fn released(self, after: Option<Duration>) -> Closing {
+        self.given_back(Outcome::Released, after)
+    }
+
+    fn given_back(self, outcome: Outcome, delay: Option<Duration>) -> Closing {
+        let is_counted = self.releases >= RELEASE_LIMIT;
+        let given_back = Closing { change: Change::Release, outcome, is_counted, delay, failure: None };
+        if self.status == UnitStatus::CancelRequested {
+            Closing { change: Change::EndCancelled, is_counted: false, delay: None, ..given_back }
+        } else if is_counted && !self.has_attempt_left() {
+            let message = format!("given back more than {RELEASE_LIMIT} times");
+            let failure = Some(Failure::new(FailureKind::RELEASED, message));
+            Closing { change: Change::Fail, delay: None, failure, ..given_back }
+        } else {
+            given_back
+        }
+    }
+
+    /// The worker vanished.
+    pub(crate) fn lost(self) -> Closing {
+        let change = match self.status {
+            UnitStatus::CancelRequested => Change::EndCancelled,
+            _ if self.has_attempt_left() => Change::Expire,
+            _ => Change::ExpireFinally,
+        };
+        let failure = Some(Failure::new(FailureKind::LOST, "the worker vanished"));
+        Closing { change, outcome: Outcome::Lost, is_counted: true, delay: None, failure }
+    }
+
+    /// Whether another attempt may follow the one that ends now.
+    fn has_attempt_left(self) -> bool {
+        self.attempts_used < self.max_retries
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn standing(status: UnitStatus, attempts_used: u32) -> Standing {
+        Standing { status, attempts_used, max_retries: 3, releases: 0 }
+    }
+
+    fn retry() -> Ending {
+        let failure = Failure::new(FailureKind::EXECUTOR, "no");
+        Ending::Failed { failure, next: Next::Retry { after: Duration::from_secs(1) } }
+    }
+
+    #[test]
+    fn three_retries_make_four_executions() {
+        for used in 0..3 {
+            assert_eq!(standing(UnitStatus::Processing, used).finished(&retry()).change, Change::Retry);
+            assert_eq!(standing(UnitStatus::Processing, used).lost().change, Change::Expire);
+        }
+        assert_eq!(standing(UnitStatus::Processing, 3).finished(&retry()).change, Change::Fail);
+        assert_eq!(standing(UnitStatus::Processing, 3).lost().change, Change::ExpireFinally);
+    }
+
+    #[test]
+    fn whatever_ends_after_a_cancel_request_ends_cancelled() {
+        let standing = standing(UnitStatus::CancelRequested, 0);
+        let endings = [Ending::Completed, Ending::Cancelled, retry()];
+        assert!(endings.iter().all(|ending| standing.finished(ending).change == Change::EndCancelled));
+        assert_eq!(standing.released(None).change, Change::EndCancelled);
+        assert_eq!(standing.lost().change, Change::EndCancelled);
+        // A success that comes too late for the unit stays on the attempt.
+        assert_eq!(standing.finished(&Ending::Completed).outcome, Outcome::Completed);
+    }
+
+    #[test]
+    fn giving_back_is_free_a_hundred_times_and_then_it_counts() {
+        let mut standing = standing(UnitStatus::Processing, 3);
+        standing.releases = RELEASE_LIMIT - 1;
+        assert!(!standing.released(None).is_counted);
+        assert_eq!(standing.released(None).change, Change::Release);
+        standing.releases = RELEASE_LIMIT;
+        assert!(standing.released(None).is_counted);
+        assert_eq!(standing.released(None).change, Change::Fail);
+        standing.attempts_used = 2;
+        assert_eq!(standing.released(None).change, Change::Release);
+    }
+
+    #[test]
+    fn every_closing_is_a_change_that_the_unit_can_make() {
+        for status in [UnitStatus::Assigned, UnitStatus::Processing, UnitStatus::CancelRequested] {
+            let standing = standing(status, 0);
+            let mut closings = vec![standing.released(None), standing.lost()];
+            closings.extend([Ending::Cancelled, retry()].iter().map(|ending| standing.finished(ending)));
+            for closing in closings {
+                assert!(status.after(closing.change).is_some(), "{status} {closing:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn outcome_names_read_back() {
+        for &outcome in Outcome::ALL {
+            assert_eq!(Outcome::from_name(outcome.name()), Some(outcome));
+            assert_eq!(serde_json::to_value(outcome).unwrap(), outcome.name());
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! Reading what was kept, and showing that it was kept.
+
+pub mod verify;
+
+pub use verify::verify;

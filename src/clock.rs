@@ -1,0 +1,157 @@
+//! Time, from one place, so that tests can set it.
+//!
+//! Two clocks tell two different things. **Wall time** is for people: it may jump,
+//! so nothing is ordered by it and no lease depends on it. **Boot time** counts
+//! milliseconds since this machine started, sleep included: it never jumps, is the
+//! same for every process on the machine, and measures leases and deadlines.
+
+use std::fmt::Debug;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+/// A reading of both clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// What the calendar says, in whole milliseconds.
+    pub wall: DateTime<Utc>,
+    /// Milliseconds since the machine started.
+    pub boot_ms: i64,
+}
+
+/// Where time comes from.
+pub trait Clock: Send + Sync + Debug + 'static {
+    /// Reads both clocks.
+    fn now(&self) -> Moment;
+
+    /// Names the time between two starts of the machine: boot times of different boots cannot be compared.
+    fn boot_id(&self) -> Arc<str> {
+        system_boot_id()
+    }
+}
+
+/// The kernel's name for this boot, empty where there is none.
+fn system_boot_id() -> Arc<str> {
+    static BOOT_ID: LazyLock<Arc<str>> = LazyLock::new(|| {
+        let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        id.trim().into()
+    });
+    Arc::clone(&BOOT_ID)
+}
+
+/// The machine's own clocks.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Moment {
+        #[cfg(target_os = "linux")]
+        const SINCE_BOOT: rustix::time::ClockId = rustix::time::ClockId::Boottime;
+        // Elsewhere the monotonic clock is the nearest thing; on macOS it too counts sleep.
+        #[cfg(not(target_os = "linux"))]
+        const SINCE_BOOT: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
+
+        let since_boot = rustix::time::clock_gettime(SINCE_BOOT);
+        Moment {
+            wall: whole_milliseconds(Utc::now()),
+            boot_ms: since_boot.tv_sec * 1_000 + since_boot.tv_nsec / 1_000_000,
+        }
+    }
+}
+
+/// What is left of a time once it was stored.
+pub(crate) fn whole_milliseconds(time: DateTime<Utc>) -> DateTime<Utc> {
+    DateTime::from_timestamp_millis(time.timestamp_millis()).expect("a time in milliseconds is a time")
+}
+
+/// A clock that stands still until it is told otherwise. Its clones are the same clock.
+///
+/// ```
+/// use std::time::Duration;
+/// use workcrew::clock::{Clock, ManualClock};
+///
+/// let clock = ManualClock::new();
+/// let before = clock.now();
+/// clock.advance(Duration::from_secs(60));
+/// assert_eq!(clock.now().boot_ms - before.boot_ms, 60_000);
+/// ```
+#[derive(Clone, Debug)]
+pub struct ManualClock(Arc<Mutex<Hands>>);
+
+#[derive(Debug)]
+struct Hands {
+    now: Moment,
+    boot_id: Arc<str>,
+}
+
+impl ManualClock {
+    /// A clock that shows a fixed moment of the running boot.
+    pub fn new() -> ManualClock {
+        let wall = DateTime::from_timestamp_millis(1_767_225_600_000).expect("the first day of 2026");
+        let now = Moment { wall, boot_ms: 1_000_000 };
+        ManualClock(Arc::new(Mutex::new(Hands { now, boot_id: system_boot_id() })))
+    }
+
+    /// Both clocks go forward, as they do when time passes.
+    pub fn advance(&self, by: Duration) {
+        let delta = TimeDelta::from_std(by).expect("a test advances by less than an age");
+        let mut hands = self.hands();
+        hands.now.wall += delta;
+        hands.now.boot_ms += delta.num_milliseconds();
+    }
+
+    /// Only the calendar jumps, as it does when someone sets it.
+    pub fn jump_wall(&self, by: TimeDelta) {
+        self.hands().now.wall += by;
+    }
+
+    /// The machine starts again: boot time begins anew under a new name.
+    pub fn reboot(&self) {
+        let mut hands = self.hands();
+        hands.now.boot_ms = 0;
+        hands.boot_id = format!("{}+", hands.boot_id).into();
+    }
+
+    fn hands(&self) -> MutexGuard<'_, Hands> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for ManualClock {
+    fn default() -> ManualClock {
+        ManualClock::new()
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Moment {
+        self.hands().now
+    }
+
+    fn boot_id(&self) -> Arc<str> {
+        Arc::clone(&self.hands().boot_id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_system_clock_has_whole_milliseconds_and_boot_time_does_not_go_back() {
+        let (first, second) = (SystemClock.now(), SystemClock.now());
+        assert_eq!(first.wall, whole_milliseconds(first.wall));
+        assert!(second.boot_ms >= first.boot_ms);
+        assert!(first.boot_ms > 0);
+    }
+
+    #[test]
+    fn a_jump_of_the_calendar_does_not_touch_boot_time() {
+        let clock = ManualClock::new();
+        let before = clock.now();
+        clock.jump_wall(TimeDelta::days(-3_650));
+        assert_eq!(clock.now().boot_ms, before.boot_ms);
+        assert_eq!(clock.now().wall, before.wall - TimeDelta::days(3_650));
+    }
+}

@@ -1,0 +1,45 @@
+//! Runs LLM work units: thousands of prompts or agent runs, each one durable, each one
+//! accounted for in money, each one readable weeks later. No async.
+//!
+//! What travels is a [unit](unit) of a [job]; each execution of it is an
+//! [attempt], done under a [lease] by a [worker], which leaves a [conversation]
+//! and a bill in [money]. All of it is kept in a [repository], and
+//! [`audit::verify`] shows that it was kept.
+//!
+//! ```text
+//!            insert / submit           claim            start, append, progress        finish
+//!   caller ──────────────────▶ PENDING ─────▶ ASSIGNED ───────────────────────▶ PROCESSING ─────▶ COMPLETED
+//!                                 ▲                                                  │             FAILED
+//!                                 └──────────── retry, release, expiry ──────────────┘             CANCELLED
+//! ```
+
+pub mod attempt;
+pub mod audit;
+pub mod chain;
+pub mod clock;
+pub mod conversation;
+pub mod error;
+pub mod job;
+pub mod lease;
+pub mod money;
+pub mod process;
+pub mod repository;
+#[cfg(feature = "testing")]
+pub mod testing;
+pub mod unit;
+pub mod worker;
+
+pub use attempt::{
+    Attempt, AttemptKey, AttemptReport, Beginning, Ending, Failure, FailureKind, Next, Outcome, Progress,
+};
+pub use conversation::{Message, Part, Raw, Role};
+pub use job::{Job, JobId, NewJob};
+pub use lease::{Claim, Lease, NewOwner, Owner, OwnerId};
+pub use money::{Charge, Cost, Money, Price, Tokens};
+pub use process::Process;
+pub use repository::memory::MemoryRepository;
+#[cfg(any(feature = "sqlite", feature = "sqlite-system"))]
+pub use repository::sqlite::SqliteRepository;
+pub use repository::{Archive, Repository, RepositoryError};
+pub use unit::{NewUnit, UnitId, UnitKey, UnitStatus, WorkUnit};
+pub use worker::{Worker, WorkerId, WorkerStatus};

@@ -1,0 +1,401 @@
+//! Money and tokens: integers, and unknown is not zero.
+//!
+//! An amount is a whole number of nano-dollars, so that adding a million small
+//! charges gives the same sum in any order. A model whose price nobody knows has
+//! no amount at all; a sum over such charges says how many it could not price.
+
+use std::fmt;
+use std::iter::Sum;
+use std::ops::{Add, AddAssign};
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+
+const NANOS_PER_DOLLAR: i64 = 1_000_000_000;
+const TOKENS_PER_PRICE: i128 = 1_000_000;
+
+/// An amount in nano-dollars, which prints as dollars.
+///
+/// Sums stop at the largest amount (about nine billion dollars) instead of wrapping.
+///
+/// ```
+/// use workcrew::Money;
+///
+/// assert_eq!(Money::from_nanos(1_500_000_000).to_string(), "$1.50");
+/// assert_eq!(Money::from_nanos(37).to_string(), "$0.000000037");
+/// assert_eq!("0.075".parse(), Ok(Money::from_nanos(75_000_000)));
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Money(i64);
+
+impl Money {
+    /// No money, which is a known amount.
+    pub const ZERO: Money = Money(0);
+
+    /// An amount given in nano-dollars.
+    pub const fn from_nanos(nanos: i64) -> Money {
+        Money(nanos)
+    }
+
+    /// The amount in nano-dollars.
+    pub const fn nanos(self) -> i64 {
+        self.0
+    }
+}
+
+impl Add for Money {
+    type Output = Money;
+
+    fn add(self, other: Money) -> Money {
+        Money(self.0.saturating_add(other.0))
+    }
+}
+
+impl AddAssign for Money {
+    fn add_assign(&mut self, other: Money) {
+        *self = *self + other;
+    }
+}
+
+impl Sum for Money {
+    fn sum<I: Iterator<Item = Money>>(amounts: I) -> Money {
+        amounts.fold(Money::ZERO, Money::add)
+    }
+}
+
+impl fmt::Display for Money {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sign = if self.0 < 0 { "-" } else { "" };
+        let nanos = self.0.unsigned_abs();
+        let dollars = nanos / NANOS_PER_DOLLAR.unsigned_abs();
+        let fraction = format!("{:09}", nanos % NANOS_PER_DOLLAR.unsigned_abs());
+        // At least cents, and no zeros behind them that say nothing.
+        let shown = fraction.trim_end_matches('0').len().max(2);
+        f.pad(&format!("{sign}${dollars}.{}", &fraction[..shown]))
+    }
+}
+
+/// A text that is no amount of dollars.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParseMoneyError(String);
+
+impl fmt::Display for ParseMoneyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` is not an amount of dollars with at most nine decimals", self.0)
+    }
+}
+
+impl std::error::Error for ParseMoneyError {}
+
+impl std::str::FromStr for Money {
+    type Err = ParseMoneyError;
+
+    /// Reads `5`, `0.075`, `$1.50` or `-2.00`, exactly: nothing is rounded.
+    fn from_str(text: &str) -> Result<Money, ParseMoneyError> {
+        parse_nanos(text).map(Money).ok_or_else(|| ParseMoneyError(text.to_owned()))
+    }
+}
+
+fn parse_nanos(text: &str) -> Option<i64> {
+    let (sign, digits) = match text.strip_prefix('-') {
+        Some(rest) => (-1, rest),
+        None => (1, text),
+    };
+    let digits = digits.strip_prefix('$').unwrap_or(digits);
+    let (dollars, fraction) = digits.split_once('.').unwrap_or((digits, "0"));
+    let all_digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    if !all_digits(dollars) || !all_digits(fraction) || fraction.len() > 9 {
+        return None;
+    }
+    let nanos: i64 = format!("{fraction:0<9}").parse().ok()?;
+    let dollars: i64 = dollars.parse().ok()?;
+    dollars.checked_mul(NANOS_PER_DOLLAR)?.checked_add(nanos)?.checked_mul(sign)
+}
+
+/// Token counts in classes that do not overlap: no token is in two of them.
+///
+/// Providers often report reasoning tokens as a part of the output and cached
+/// ones as a part of the input. Whoever fills this in takes them out there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Tokens {
+    /// Read at the full price.
+    pub input: u64,
+    /// Written for the answer.
+    pub output: u64,
+    /// Read from the provider's cache.
+    pub cache_read: u64,
+    /// Written into the provider's cache.
+    pub cache_write: u64,
+    /// Written while thinking.
+    pub reasoning: u64,
+}
+
+impl Tokens {
+    /// All tokens of all classes.
+    pub fn total(&self) -> u64 {
+        self.classes().into_iter().fold(0, u64::saturating_add)
+    }
+
+    fn classes(&self) -> [u64; 5] {
+        [self.input, self.output, self.cache_read, self.cache_write, self.reasoning]
+    }
+}
+
+impl Add for Tokens {
+    type Output = Tokens;
+
+    fn add(self, other: Tokens) -> Tokens {
+        Tokens {
+            input: self.input.saturating_add(other.input),
+            output: self.output.saturating_add(other.output),
+            cache_read: self.cache_read.saturating_add(other.cache_read),
+            cache_write: self.cache_write.saturating_add(other.cache_write),
+            reasoning: self.reasoning.saturating_add(other.reasoning),
+        }
+    }
+}
+
+impl AddAssign for Tokens {
+    fn add_assign(&mut self, other: Tokens) {
+        *self = *self + other;
+    }
+}
+
+/// What a million tokens of each class cost, and since when that was known.
+///
+/// ```
+/// use workcrew::{Money, Price, Tokens};
+///
+/// let price = Price::new("2026-01-01T00:00:00Z".parse()?)
+///     .input("3".parse()?)
+///     .output("15".parse()?);
+/// let used = Tokens { input: 1_000, output: 100, ..Tokens::default() };
+/// assert_eq!(price.amount(&used), Some(Money::from_nanos(4_500_000)));
+///
+/// // Nobody said what reading the cache costs, so nobody knows the amount.
+/// let cached = Tokens { cache_read: 1, ..used };
+/// assert_eq!(price.amount(&cached), None);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Price {
+    /// When this price was looked up.
+    pub as_of: DateTime<Utc>,
+    /// For a million input tokens.
+    pub input: Option<Money>,
+    /// For a million output tokens.
+    pub output: Option<Money>,
+    /// For a million tokens read from the cache.
+    pub cache_read: Option<Money>,
+    /// For a million tokens written into the cache.
+    pub cache_write: Option<Money>,
+    /// For a million reasoning tokens.
+    pub reasoning: Option<Money>,
+}
+
+impl Price {
+    /// A price of which nothing is known but its date.
+    pub fn new(as_of: DateTime<Utc>) -> Price {
+        Price { as_of, input: None, output: None, cache_read: None, cache_write: None, reasoning: None }
+    }
+
+    /// For a million input tokens.
+    pub fn input(mut self, price: Money) -> Price {
+        self.input = Some(price);
+        self
+    }
+
+    /// For a million output tokens. Reasoning costs the same unless it is set apart.
+    pub fn output(mut self, price: Money) -> Price {
+        self.output = Some(price);
+        self.reasoning = self.reasoning.or(Some(price));
+        self
+    }
+
+    /// For a million tokens read from the cache.
+    pub fn cache_read(mut self, price: Money) -> Price {
+        self.cache_read = Some(price);
+        self
+    }
+
+    /// For a million tokens written into the cache.
+    pub fn cache_write(mut self, price: Money) -> Price {
+        self.cache_write = Some(price);
+        self
+    }
+
+    /// For a million reasoning tokens.
+    pub fn reasoning(mut self, price: Money) -> Price {
+        self.reasoning = Some(price);
+        self
+    }
+
+    /// What the tokens cost, rounded half up to a nano-dollar; `None` if a class
+    /// that was used has no price.
+    pub fn amount(&self, tokens: &Tokens) -> Option<Money> {
+        let prices = [self.input, self.output, self.cache_read, self.cache_write, self.reasoning];
+        let mut scaled: i128 = 0;
+        for (count, price) in tokens.classes().into_iter().zip(prices) {
+            if count > 0 {
+                scaled = scaled.saturating_add(i128::from(count) * i128::from(price?.nanos()));
+            }
+        }
+        let nanos = (scaled + TOKENS_PER_PRICE / 2).div_euclid(TOKENS_PER_PRICE);
+        Some(Money(i64::try_from(nanos).unwrap_or(i64::MAX)))
+    }
+}
+
+/// One line of the ledger: what an attempt used of one model, and what that cost.
+///
+/// It is cumulative: a later charge for the same attempt and model replaces it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Charge {
+    /// The model as the provider names it.
+    pub model: String,
+    /// What was used.
+    pub tokens: Tokens,
+    /// What it cost; `None` if nobody knows.
+    pub amount: Option<Money>,
+    /// The price it was computed with, if it was computed here.
+    pub price: Option<Price>,
+    /// Whether the numbers are a guess, because the attempt ended before it could report them.
+    pub is_estimated: bool,
+}
+
+impl Charge {
+    /// Tokens of a model whose price is not known.
+    pub fn unpriced(model: impl Into<String>, tokens: Tokens) -> Charge {
+        Charge { model: model.into(), tokens, amount: None, price: None, is_estimated: false }
+    }
+
+    /// Tokens with the amount that the provider itself reported.
+    pub fn reported(model: impl Into<String>, tokens: Tokens, amount: Money) -> Charge {
+        Charge { amount: Some(amount), ..Charge::unpriced(model, tokens) }
+    }
+
+    /// Tokens at a price, which is kept beside the amount.
+    pub fn priced(model: impl Into<String>, tokens: Tokens, price: Price) -> Charge {
+        Charge { amount: price.amount(&tokens), price: Some(price), ..Charge::unpriced(model, tokens) }
+    }
+
+    /// The same, marked as a guess.
+    pub fn estimated(mut self) -> Charge {
+        self.is_estimated = true;
+        self
+    }
+
+    /// This charge as a sum of one.
+    pub fn cost(&self) -> Cost {
+        match self.amount {
+            Some(amount) => Cost { amount, unpriced: 0 },
+            None => Cost { amount: Money::ZERO, unpriced: 1 },
+        }
+    }
+}
+
+/// A sum of charges that remembers how many of them nobody could price.
+///
+/// ```
+/// use workcrew::{Charge, Cost, Money, Tokens};
+///
+/// let known = Charge::reported("large", Tokens::default(), Money::from_nanos(20_000_000));
+/// let unknown = Charge::unpriced("local", Tokens::default());
+/// let cost: Cost = [&known, &unknown].into_iter().map(Charge::cost).sum();
+/// assert_eq!(cost.to_string(), "$0.02 and 1 unpriced");
+/// assert_eq!(unknown.cost().to_string(), "unknown");
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Cost {
+    /// The sum of what is known.
+    pub amount: Money,
+    /// How many charges have no known amount.
+    pub unpriced: u64,
+}
+
+impl Cost {
+    /// Whether every charge in the sum had an amount.
+    pub fn is_known(&self) -> bool {
+        self.unpriced == 0
+    }
+}
+
+impl Add for Cost {
+    type Output = Cost;
+
+    fn add(self, other: Cost) -> Cost {
+        Cost { amount: self.amount + other.amount, unpriced: self.unpriced.saturating_add(other.unpriced) }
+    }
+}
+
+impl Sum for Cost {
+    fn sum<I: Iterator<Item = Cost>>(costs: I) -> Cost {
+        costs.fold(Cost::default(), Cost::add)
+    }
+}
+
+impl fmt::Display for Cost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.amount, self.unpriced) {
+            (amount, 0) => write!(f, "{amount}"),
+            (Money::ZERO, _) => f.write_str("unknown"),
+            (amount, unpriced) => write!(f, "{amount} and {unpriced} unpriced"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_print_as_dollars_and_read_back() {
+        for (nanos, text) in [
+            (0, "$0.00"),
+            (1, "$0.000000001"),
+            (-1_500_000_000, "-$1.50"),
+            (123_456_789_000, "$123.456789"),
+            (i64::MAX, "$9223372036.854775807"),
+        ] {
+            assert_eq!(Money(nanos).to_string(), text);
+            assert_eq!(text.parse(), Ok(Money(nanos)));
+        }
+    }
+
+    #[test]
+    fn what_is_no_amount_is_refused() {
+        for text in ["", "$", ".", "1.", ".5", "1.0000000001", "1e3", "+1", "1,5", "9223372036.854775808", "--1"] {
+            assert!(text.parse::<Money>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_sum_stops_at_the_largest_amount() {
+        assert_eq!(Money(i64::MAX) + Money(1), Money(i64::MAX));
+    }
+
+    #[test]
+    fn a_price_is_exact_to_the_nano_dollar_and_rounds_half_up() {
+        let price = Price::new(DateTime::UNIX_EPOCH).input("0.0375".parse().unwrap());
+        let tokens = |input| Tokens { input, ..Tokens::default() };
+        assert_eq!(price.amount(&tokens(1)), Some(Money(38)));
+        assert_eq!(price.amount(&tokens(2)), Some(Money(75)));
+        assert_eq!(price.amount(&tokens(1_000_000)), Some(Money(37_500_000)));
+    }
+
+    #[test]
+    fn an_unknown_price_gives_no_amount_and_an_unused_class_needs_none() {
+        let price = Price::new(DateTime::UNIX_EPOCH).input(Money(1));
+        assert_eq!(price.amount(&Tokens { output: 1, ..Tokens::default() }), None);
+        assert_eq!(price.amount(&Tokens::default()), Some(Money::ZERO));
+    }
+
+    #[test]
+    fn a_huge_bill_does_not_overflow() {
+        let price = Price::new(DateTime::UNIX_EPOCH).input(Money(i64::MAX));
+        assert_eq!(price.amount(&Tokens { input: u64::MAX, ..Tokens::default() }), Some(Money(i64::MAX)));
+    }
+}

@@ -1,0 +1,4 @@
+//! stub
+/// x
+#[derive(Debug)]
+pub struct SqliteRepository;

@@ -1,0 +1,1 @@
+//! The view from outside.
