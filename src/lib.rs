@@ -19,6 +19,7 @@ pub mod chain;
 pub mod clock;
 pub mod conversation;
 pub mod error;
+mod fault;
 pub mod job;
 pub mod lease;
 pub mod money;
