@@ -156,6 +156,9 @@ pub(crate) fn queue_deadline_ms(unit: &NewUnit, intake: Intake, now: Moment) -> 
     }
 }
 
+/// What is said of a unit whose queue timeout passed.
+pub(crate) const QUEUE_TIMEOUT_MESSAGE: &str = "waited longer than its queue timeout";
+
 /// The status of a worker once it took one more unit; `worker` is its status and load before, if it exists.
 pub(crate) fn take(slot: &Slot, worker: Option<(WorkerStatus, u32)>) -> Result<WorkerStatus> {
     let (status, load) = worker.unzip();
