@@ -1,5 +1,8 @@
 //! From the caller into somebody's hands: create, insert, submit, claim.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use super::store::{AttemptRecord, Holder, Step, Store, UnitRecord, next_number};
 use crate::attempt::Closing;
 use crate::chain::Hash;
@@ -9,7 +12,7 @@ use crate::lease::{Claim, OwnerId};
 use crate::repository::rules;
 use crate::repository::{By, ClaimRequest, Claimant, Insertion, Intake, Result, Scope, Slot, Submitted, actor, loss};
 use crate::unit::{Change, Inputs, NewUnit, UnitId, UnitKey, UnitStatus, inputs_digest};
-use crate::worker::{Worker, WorkerId};
+use crate::worker::{Worker, WorkerId, WorkerStatus};
 
 /// What a claim is granted under.
 #[derive(Clone, Copy)]
@@ -228,7 +231,7 @@ impl Store {
     /// Checks, on a copy, that the workers can take a unit for each slot once they were rid of the lost ones.
     fn check_takes(&self, owner: OwnerId, slots: &[Slot], lost: &[UnitKey]) -> Result<()> {
         let of_owner = self.workers.values().filter(|worker| worker.owner == owner);
-        let mut workers: std::collections::BTreeMap<&WorkerId, _> =
+        let mut workers: BTreeMap<&WorkerId, _> =
             of_owner.map(|worker| (&worker.id, (worker.status, worker.load))).collect();
         for holder in lost.iter().filter_map(|&key| self.unit(key).holder.as_ref()) {
             if let Some((status, load)) = workers.get_mut(&holder.worker_id).filter(|_| holder.owner == owner) {
@@ -290,13 +293,13 @@ pub(super) fn new_worker(owner: OwnerId, job_id: JobId, slot: &Slot, now: Moment
         owner,
         id: slot.worker_id.clone(),
         job_id,
-        status: crate::worker::WorkerStatus::Starting,
+        status: WorkerStatus::Starting,
         capacity: slot.capacity,
         load: 0,
         current_unit: None,
         units_completed: 0,
         units_failed: 0,
-        total_time: std::time::Duration::ZERO,
+        total_time: Duration::ZERO,
         created_at: now.wall,
         last_activity_at: now.wall,
     }

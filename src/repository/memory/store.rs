@@ -1,6 +1,7 @@
 //! What is kept, and how it is found: plain records in ordered maps. Nothing is ever removed from them.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use chrono::{DateTime, Utc};
 
@@ -143,8 +144,11 @@ impl Store {
 
     /// The attempts of a unit, in order.
     pub(super) fn attempts_of(&self, unit: UnitKey) -> impl DoubleEndedIterator<Item = &AttemptRecord> {
-        let all = AttemptKey { unit, number: 0 }..=AttemptKey { unit, number: u32::MAX };
-        self.attempts.range(all).map(|(_, record)| record)
+        self.attempts.range(attempt_keys(unit)).map(|(_, record)| record)
+    }
+
+    pub(super) fn attempts_of_mut(&mut self, unit: UnitKey) -> impl Iterator<Item = &mut AttemptRecord> {
+        self.attempts.range_mut(attempt_keys(unit)).map(|(_, record)| record)
     }
 
     /// An attempt by a key that the store itself gave.
@@ -196,6 +200,10 @@ impl Store {
         row.link = journal_link(&previous, &row);
         self.journal.push(row);
     }
+}
+
+fn attempt_keys(unit: UnitKey) -> RangeInclusive<AttemptKey> {
+    AttemptKey { unit, number: 0 }..=AttemptKey { unit, number: u32::MAX }
 }
 
 /// The key of what is added to so many others: keys begin at 1 and have no gaps.

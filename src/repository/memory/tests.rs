@@ -336,3 +336,15 @@ fn a_worker_that_ends_resolves_what_it_held() {
     assert!(matches!(change("w3", WorkerChange::GiveBack), Err(RepositoryError::Invalid(_))));
     scene.checked_journal();
 }
+
+#[test]
+fn an_attempt_can_end_on_a_worker_that_was_restarted_under_it() {
+    let scene = Scene::new();
+    scene.insert(unit("a"));
+    let lease = scene.started("w1");
+    for change in [WorkerChange::Taint, WorkerChange::Restart] {
+        scene.repository.change_worker(scene.owner, scene.job_id, &slot("w1"), change).unwrap();
+    }
+    scene.repository.finish(&lease, &AttemptReport::completed()).unwrap();
+    assert_eq!((scene.worker("w1").status, scene.worker("w1").load), (WorkerStatus::Starting, 0));
+}

@@ -7,7 +7,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 
 use super::intake::new_worker;
-use super::store::{Step, Store, UnitRecord, next_number};
+use super::store::{Holder, Step, Store, UnitRecord, next_number};
 use crate::attempt::{AttemptResult, Failure, FailureKind};
 use crate::clock::{Moment, whole_milliseconds};
 use crate::job::JobId;
@@ -191,7 +191,7 @@ impl Store {
 
     /// Gives back what a worker holds that terminates, and takes it from one that died.
     fn resolve_leases(&mut self, owner: OwnerId, slot: &Slot, change: WorkerChange, now: Moment) {
-        let is_its = |holder: &super::store::Holder| holder.owner == owner && holder.worker_id == slot.worker_id;
+        let is_its = |holder: &Holder| holder.owner == owner && holder.worker_id == slot.worker_id;
         let held: Vec<UnitKey> = self.leased(|_, holder| is_its(holder)).collect();
         for key in held {
             if change == WorkerChange::Terminate {
@@ -226,7 +226,7 @@ impl Store {
     /// Removes what the attempts of a unit left, except for the hashes; counts the messages.
     fn purge_attempts(&mut self, unit: UnitKey) -> u64 {
         let mut message_count = 0;
-        for record in self.attempts.values_mut().filter(|record| record.attempt.key.unit == unit) {
+        for record in self.attempts_of_mut(unit) {
             for message in &mut record.messages {
                 message_count += u64::from(message.content.take().is_some());
             }
