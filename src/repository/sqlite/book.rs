@@ -73,6 +73,7 @@ impl Memory {
     pub(super) fn forget_uncommitted(&mut self) {
         self.conversations.clear();
         self.jobs.clear();
+        self.latest_wall_ms = None;
     }
 
     pub(super) fn lose(&mut self, attempt: AttemptKey, messages: u32) {

@@ -1,13 +1,18 @@
-//! Removing contents without losing the proof that they were there.
+//! Removing contents without losing the proof that they were there; and a copy before that.
 
-use rusqlite::params;
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::backup::Backup;
+use rusqlite::{Connection, OpenFlags, params};
 
 use super::book::{Answer, Book};
+use super::writer::failure_of;
 use super::rows::{HotUnit, read_attempt_result};
 use crate::attempt::AttemptKey;
 use crate::clock::Moment;
 use crate::conversation::to_json;
-use crate::repository::{By, PURGE_LIMIT, Purged};
+use crate::repository::{By, PURGE_LIMIT, Purged, RepositoryError, Result};
 use crate::unit::Change;
 
 impl Book<'_> {
@@ -56,4 +61,29 @@ impl Book<'_> {
         upsert.execute(params![attempt.unit.0, attempt.number, hashes])?;
         Ok(())
     }
+}
+
+/// How many pages are copied before others get a turn.
+const BACKUP_PAGES: i32 = 1_024;
+
+/// Copies what a connection sees into a new file, 0600 like the original.
+pub(super) fn backup(from: &Connection, to: &Path) -> Result<()> {
+    let created = {
+        use std::os::unix::fs::OpenOptionsExt;
+        std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)
+    };
+    if let Err(error) = created {
+        let problem = format!("no backup can be made at `{}`: {error}", to.display());
+        return Err(RepositoryError::Invalid(problem));
+    }
+    let copy = || -> rusqlite::Result<()> {
+        let mut target = Connection::open_with_flags(to, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+        Backup::new(from, &mut target)?.run_to_completion(BACKUP_PAGES, Duration::ZERO, None)?;
+        target.close().map_err(|(_, error)| error)
+    };
+    copy().map_err(|error| {
+        // Half a copy must not pass for a whole one.
+        let _ = std::fs::remove_file(to);
+        failure_of(&error)
+    })
 }

@@ -302,6 +302,18 @@ pub(super) fn checkpoint(connection: &Connection, unit: UnitKey) -> Result<Optio
     understood(value, || (format!("the checkpoint of unit key {}", unit.0), unit.0))
 }
 
+/// The session of the latest attempt before this one that had any.
+pub(super) fn earlier_session(connection: &Connection, attempt: AttemptKey) -> Result<Option<String>> {
+    let sql = "SELECT session_id
+               FROM attempts
+               WHERE unit_key = ?1 AND number < ?2 AND session_id IS NOT NULL
+               ORDER BY number DESC
+               LIMIT 1";
+    let mut select = stored(connection.prepare_cached(sql))?;
+    let session = select.query_row(params![attempt.unit.0, attempt.number], |row| row.get(0)).optional();
+    understood_attempt(attempt, session)
+}
+
 pub(super) fn inputs(connection: &Connection, unit: UnitKey) -> Result<StoredInputs> {
     let sql = "SELECT unit_type, payload, prompt, template, options, content_hash, prompt_hash
                FROM unit_inputs

@@ -49,6 +49,11 @@ impl NewRow {
         })
     }
 
+    /// A unit that is submitted: whoever submits it is there to execute it, so that it waits for nobody.
+    pub(super) fn submitted(unit: &NewUnit, now: Moment) -> Result<NewRow, RepositoryError> {
+        NewRow::of(unit, Intake::Open, now)
+    }
+
     pub(super) fn len_bytes(&self) -> usize {
         self.inputs.payload.len() + self.prompt.as_ref().map_or(0, String::len)
     }
@@ -57,9 +62,7 @@ impl NewRow {
 /// What became of a submission, before the records are read.
 #[derive(Debug)]
 pub(super) enum Taken {
-    /// It is new, and claimed.
-    Fresh(Lease),
-    /// It was there, and is claimed.
+    /// It is claimed.
     Claimed(Lease),
     /// It waits.
     Waiting,
@@ -181,7 +184,7 @@ impl Book<'_> {
             return Ok(Taken::Waiting);
         }
         let unit = self.unit(key)?.expect("it was just inserted");
-        self.grant(now, &unit, claimant, slot, None).map(Taken::Fresh)
+        self.grant(now, &unit, claimant, slot, None).map(Taken::Claimed)
     }
 
     /// Stores the prompt of a unit that had none, and says how its inputs hash now.
@@ -449,6 +452,7 @@ impl Book<'_> {
     }
 
     pub(super) fn cancel(&mut self, now: Moment, job_id: JobId, id: &str, by: &By) -> Answer<CancelAnswer> {
+        self.job_has_template(job_id)?;
         let Some(unit) = self.unit_named(job_id, id)? else {
             return Err(RepositoryError::unknown_unit(job_id, id).into());
         };
@@ -473,6 +477,7 @@ impl Book<'_> {
     }
 
     pub(super) fn requeue(&mut self, now: Moment, job_id: JobId, id: &str, by: &By) -> Answer<()> {
+        self.job_has_template(job_id)?;
         let Some(unit) = self.unit_named(job_id, id)? else {
             return Err(RepositoryError::unknown_unit(job_id, id).into());
         };
@@ -514,7 +519,7 @@ impl Book<'_> {
     }
 }
 
-/// The leases that a request was granted and that are still held, in the order of keys.
+/// The leases that a request was granted and that are still held, in the order in which they were.
 pub(super) fn read_claimed(
     connection: &rusqlite::Connection,
     owner: OwnerId,
@@ -525,7 +530,7 @@ pub(super) fn read_claimed(
          FROM work_units u
          JOIN attempts a ON a.unit_key = u.key AND a.number = u.attempt_count
          WHERE u.lease_owner = ?1 AND a.claim_token = ?2
-         ORDER BY u.key",
+         ORDER BY u.priority DESC, u.key",
     )?;
     let leases = select.query_map([owner.0, token], |row| {
         Ok(Lease {

@@ -29,6 +29,7 @@ use crossbeam_channel::{Sender, bounded};
 use rusqlite::{Connection, ErrorCode};
 
 use super::book::{Answer, Book, Fault, Memory};
+use super::open::Place;
 use super::queue::{Lane, Queue};
 use crate::attempt::AttemptKey;
 use crate::fault::{Stage, point};
@@ -212,8 +213,7 @@ pub(super) struct WriterThread {
     connection: Connection,
     memory: Memory,
     patience: Patience,
-    /// Looks whether the file is still the one that was opened.
-    is_in_place: Box<dyn Fn() -> Result<()> + Send>,
+    place: Place,
     /// What could not be written yet, in order.
     kept: Vec<Waiting>,
 }
@@ -224,10 +224,10 @@ impl WriterThread {
         connection: Connection,
         memory: Memory,
         patience: Patience,
-        is_in_place: Box<dyn Fn() -> Result<()> + Send>,
+        place: Place,
     ) -> WriterThread {
         let queue = Arc::clone(&writer.queue);
-        WriterThread { queue, connection, memory, patience, is_in_place, kept: Vec::new() }
+        WriterThread { queue, connection, memory, patience, place, kept: Vec::new() }
     }
 
     /// Writes until the queue is closed and empty, then leaves a file without a log behind it.
@@ -266,12 +266,10 @@ impl WriterThread {
     }
 
     fn write(&mut self, mut group: Vec<Waiting>) {
-        if let Err(gone) = (self.is_in_place)() {
-            let path = match gone {
-                RepositoryError::Gone { path } => path,
-                other => return self.settle_each(group, || RepositoryError::storage(other.to_string())),
-            };
-            return self.settle_each(group, || RepositoryError::Gone { path: path.clone() });
+        // What is written to a file that nobody can find again is lost, however durable.
+        if self.place.check().is_err() {
+            let place = self.place.clone();
+            return self.settle_each(group, || place.gone());
         }
         match self.transact(&mut group) {
             Ok(()) => {
