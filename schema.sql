@@ -73,6 +73,8 @@ CREATE INDEX work_units_ready ON work_units (job_id, accepted_by, priority DESC,
     WHERE status = 'PENDING' AND not_before IS NULL;
 -- Serves: claim, which first makes ready what has become due.
 CREATE INDEX work_units_delayed ON work_units (not_before) WHERE not_before IS NOT NULL;
+-- Serves: claim, which does the same for what the calendar put off when it was set back.
+CREATE INDEX work_units_put_off ON work_units (not_before - delay_ms) WHERE not_before IS NOT NULL;
 -- Serves: renew, expire and the end of an owner.
 CREATE INDEX work_units_leased ON work_units (lease_owner, lease_until_boot_ms) WHERE lease_owner IS NOT NULL;
 -- Serves: the end of an owner, which gives back what it accepted.

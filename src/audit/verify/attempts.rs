@@ -54,8 +54,10 @@ impl Audit<'_> {
         }
         let told = history.attempts.get(&attempt.key.number);
         let (Some(result), Some(charges), Some(told)) = (result, charges, told) else { return Ok(()) };
-        if told.end.is_some() && told.digest != Some(result.digest(&charges)) {
-            self.findings.add(Invariant::I13, subject, "what it left, or what it cost, is not what the journal says");
+        let digest = result.digest(attempt.outcome, attempt.failure.as_ref(), &charges);
+        if told.end.is_some() && told.digest != Some(digest) {
+            let problem = "how it ended, what it left, or what it cost is not what the journal says";
+            self.findings.add(Invariant::I13, subject, problem);
         }
         Ok(())
     }

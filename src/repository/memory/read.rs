@@ -49,7 +49,7 @@ impl Store {
             attempts_used: unit.attempts_used,
             fence: unit.fence,
             accepted_by: unit.accepted_by,
-            not_before: unit.pause.filter(|pause| !pause.is_over(now)).map(|pause| pause.not_before),
+            not_before: unit.pause.map(|pause| pause.not_before),
             created_at: unit.created_at,
             assigned_at: attempt.map(|attempt| attempt.assigned_at),
             started_at: attempt.and_then(|attempt| attempt.started_at),

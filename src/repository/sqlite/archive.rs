@@ -1,7 +1,6 @@
 //! A database that is only read.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::Connection;
@@ -13,14 +12,11 @@ use super::read::{self, Rows, understood_attempt, understood_list};
 use super::readers::Readers;
 use super::rows::{read_attempt, read_attempt_result, read_attempts, read_charges};
 use crate::attempt::{Attempt, AttemptKey, AttemptResult};
-use crate::clock::{Clock, SystemClock};
 use crate::conversation::StoredMessage;
 use crate::job::{Job, JobId};
 use crate::lease::{Claim, Lease, Owner, OwnerId};
 use crate::money::Charge;
-use crate::repository::{
-    Archive, Costs, Counts, JournalEntry, Page, Result, StoredInputs, UnitFilter, rules,
-};
+use crate::repository::{Archive, Costs, Counts, JournalEntry, Page, Result, StoredInputs, UnitFilter, rules};
 use crate::unit::{UnitKey, WorkUnit};
 use crate::worker::Worker;
 
@@ -47,7 +43,6 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct SqliteArchive {
     readers: Readers,
-    clock: Arc<dyn Clock>,
 }
 
 impl SqliteArchive {
@@ -62,12 +57,12 @@ impl SqliteArchive {
             Reading::Shared => shared_readers(place),
             Reading::Immutable => Readers::new(Box::new(move || open::immutable_connection(&place))),
         };
-        Ok(SqliteArchive { readers, clock: Arc::new(SystemClock) })
+        Ok(SqliteArchive { readers })
     }
 
     /// The reading half of a repository.
-    pub(super) fn beside_writer(place: Place, clock: Arc<dyn Clock>) -> SqliteArchive {
-        SqliteArchive { readers: shared_readers(place), clock }
+    pub(super) fn beside_writer(place: Place) -> SqliteArchive {
+        SqliteArchive { readers: shared_readers(place) }
     }
 
     pub(super) fn look<T>(&self, look: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
@@ -76,9 +71,8 @@ impl SqliteArchive {
 
     /// What somebody who was granted a lease needs to know.
     pub(super) fn claim_of(&self, lease: Lease) -> Result<Claim> {
-        let now = self.clock.now();
         self.look(|connection| {
-            let unit = read::unit(connection, now, lease.job_id, lease.unit_id.as_str())?;
+            let unit = read::unit(connection, lease.job_id, lease.unit_id.as_str())?;
             let is_first = lease.attempt_number == 1;
             let checkpoint = if is_first { None } else { read::checkpoint(connection, lease.unit)? };
             let earlier = if is_first { None } else { read::earlier_session(connection, lease.attempt())? };
@@ -106,13 +100,11 @@ impl Archive for SqliteArchive {
     }
 
     fn unit(&self, job_id: JobId, id: &str) -> Result<WorkUnit> {
-        let now = self.clock.now();
-        self.look(|connection| read::unit(connection, now, job_id, id))
+        self.look(|connection| read::unit(connection, job_id, id))
     }
 
     fn units(&self, filter: &UnitFilter, after: i64, limit: usize) -> Result<Page<WorkUnit>> {
-        let now = self.clock.now();
-        self.look(|connection| read::units(connection, now, filter, after, limit))
+        self.look(|connection| read::units(connection, filter, after, limit))
     }
 
     fn counts(&self, job_id: JobId) -> Result<Counts> {

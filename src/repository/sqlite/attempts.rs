@@ -84,18 +84,21 @@ impl Book<'_> {
             )?;
             insert.execute(params![lease.unit.0, lease.attempt_number, prompt])?;
         }
-        self.record(now, Entry {
-            unit: lease.unit,
-            attempt_number: Some(lease.attempt_number),
-            fence: lease.fence,
-            change: Change::Start,
-            from: Some(unit.status),
-            to,
-            actor: &lease.owner.to_string(),
-            reason: None,
-            conversation: None,
-            digest: None,
-        })?;
+        self.record(
+            now,
+            Entry {
+                unit: lease.unit,
+                attempt_number: Some(lease.attempt_number),
+                fence: lease.fence,
+                change: Change::Start,
+                from: Some(unit.status),
+                to,
+                actor: &lease.owner.to_string(),
+                reason: None,
+                conversation: None,
+                digest: None,
+            },
+        )?;
         Ok(())
     }
 
@@ -336,18 +339,21 @@ impl Book<'_> {
         upsert.execute(params![attempt.key.unit.0, attempt.key.number, late_result.as_bytes()])?;
         self.charge(attempt.key, &report.charges)?;
         let stored = read_attempt_result(self.connection, attempt.key)?;
-        self.record(now, Entry {
-            unit: unit.key,
-            attempt_number: Some(attempt.key.number),
-            fence: unit.fence,
-            change: Change::LateReport,
-            from: Some(unit.status),
-            to: unit.status,
-            actor: &lease.owner.to_string(),
-            reason: None,
-            conversation: None,
-            digest: Some(stored.digest(&charged)),
-        })?;
+        self.record(
+            now,
+            Entry {
+                unit: unit.key,
+                attempt_number: Some(attempt.key.number),
+                fence: unit.fence,
+                change: Change::LateReport,
+                from: Some(unit.status),
+                to: unit.status,
+                actor: &lease.owner.to_string(),
+                reason: None,
+                conversation: None,
+                digest: Some(stored.digest(attempt.outcome, attempt.failure.as_ref(), &charged)),
+            },
+        )?;
         Err(stale())
     }
 
@@ -400,19 +406,23 @@ impl Book<'_> {
         self.close_unit(now, unit, closing, to, fence, pause)?;
         self.give_back(now, unit, closing.outcome)?;
         let charges = read_charges(self.connection, attempt)?;
-        let digest = read_attempt_result(self.connection, attempt)?.digest(&charges);
-        self.record(now, Entry {
-            unit: unit.key,
-            attempt_number: Some(attempt.number),
-            fence,
-            change: closing.change,
-            from: Some(unit.status),
-            to,
-            actor: cause.actor,
-            reason: cause.reason,
-            conversation: Some((conversation.message_count, conversation.head)),
-            digest: Some(digest),
-        })?;
+        let left = read_attempt_result(self.connection, attempt)?;
+        let digest = left.digest(Some(closing.outcome), closing.failure.as_ref(), &charges);
+        self.record(
+            now,
+            Entry {
+                unit: unit.key,
+                attempt_number: Some(attempt.number),
+                fence,
+                change: closing.change,
+                from: Some(unit.status),
+                to,
+                actor: cause.actor,
+                reason: cause.reason,
+                conversation: Some((conversation.message_count, conversation.head)),
+                digest: Some(digest),
+            },
+        )?;
         Ok(Closed { status: to, change: closing.change, not_before: pause.map(|pause| pause.not_before) })
     }
 

@@ -56,8 +56,6 @@ pub(super) struct Memory {
     jobs: HashMap<JobId, bool>,
     /// Messages that could not be stored, until the end of their attempt records them.
     losses: HashMap<AttemptKey, u32>,
-    /// The latest calendar time seen by a claim; an earlier one means that the calendar was set back.
-    latest_wall_ms: Option<i64>,
     /// Whether messages are linked. Only the bench turns it off, to show what it costs.
     pub(super) is_chained: bool,
 }
@@ -73,7 +71,6 @@ impl Memory {
     pub(super) fn forget_uncommitted(&mut self) {
         self.conversations.clear();
         self.jobs.clear();
-        self.latest_wall_ms = None;
     }
 
     pub(super) fn lose(&mut self, attempt: AttemptKey, messages: u32) {
@@ -195,14 +192,6 @@ impl<'a> Book<'a> {
             Some(false) | None => Err(RepositoryError::UnknownOwner(owner).into()),
         }
     }
-
-    /// Whether the calendar was set back since the last claim, or may have been before the first.
-    pub(super) fn was_calendar_set_back(&mut self, now: Moment) -> bool {
-        let now_ms = now.wall.timestamp_millis();
-        let was_set_back = self.memory.latest_wall_ms.is_none_or(|latest| now_ms < latest);
-        self.memory.latest_wall_ms = Some(now_ms);
-        was_set_back
-    }
 }
 
 fn read_journal_head(connection: &Connection) -> rusqlite::Result<JournalHead> {
@@ -247,6 +236,7 @@ fn read_conversation(connection: &Connection, attempt: AttemptKey, fence: i64) -
     )?;
     let last = last.query_row(key, |row| Ok((row.get(0)?, blob(row, 1)?))).optional()?;
     let (message_count, head) = last.unwrap_or_else(|| (0, chain::conversation_genesis(attempt, fence)));
-    let mut partial = connection.prepare_cached("SELECT 1 FROM partials WHERE unit_key = ?1 AND attempt_number = ?2")?;
+    let mut partial =
+        connection.prepare_cached("SELECT 1 FROM partials WHERE unit_key = ?1 AND attempt_number = ?2")?;
     Ok(Conversation { message_count, head, has_partial: partial.exists(key)? })
 }

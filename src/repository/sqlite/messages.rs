@@ -104,9 +104,9 @@ pub(super) fn read_content(
     };
     let Some(stored_body) = stored_body else { return Ok(None) };
     let decode = |column, bytes| {
-        encoding.decode(bytes).map_err(|error| {
-            rusqlite::Error::FromSqlConversionFailure(column, Type::Blob, error.into())
-        })
+        encoding
+            .decode(bytes)
+            .map_err(|error| rusqlite::Error::FromSqlConversionFailure(column, Type::Blob, error.into()))
     };
     let stored_raw: Option<Vec<u8>> = row.get(raw)?;
     let raw = stored_raw.map(|bytes| decode(raw, bytes)).transpose()?;

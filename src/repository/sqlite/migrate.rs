@@ -130,11 +130,11 @@ fn normalised(sql: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attempt::Outcome;
     use crate::clock::{Clock, SystemClock};
     use crate::process::Process;
     use crate::unit::UnitStatus;
     use crate::worker::WorkerStatus;
-    use crate::attempt::Outcome;
 
     fn from_steps(steps: &[&str]) -> Connection {
         let connection = Connection::open_in_memory().unwrap();
@@ -170,7 +170,9 @@ mod tests {
     fn an_existing_version_takes_only_the_missing_steps() {
         let two = [STEPS[0], "CREATE TABLE second (x INTEGER) STRICT;"];
         let connection = from_steps(STEPS);
-        connection.execute("INSERT INTO jobs (name, settings, created_at) VALUES ('kept', x'6e756c6c', 1)", []).unwrap();
+        connection
+            .execute("INSERT INTO jobs (name, settings, created_at) VALUES ('kept', x'6e756c6c', 1)", [])
+            .unwrap();
         take_steps(&connection, &two, "boot").unwrap();
         assert_eq!(version(&connection).unwrap(), 2);
         assert!(connection.table_exists(None, "second").unwrap());

@@ -58,7 +58,7 @@ use self::units::{NewRow, Taken, read_claimed};
 use self::writer::{Order, Patience, Writer, WriterThread};
 use super::{
     Archive, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Insertion, Intake, JournalEntry, Page,
-    Purged, Repository, RepositoryError, Result, Slot, StoredInputs, Submitted, Swept, UnitFilter, rules,
+    Purged, Repository, Result, Slot, StoredInputs, Submitted, Swept, UnitFilter, rules,
 };
 use crate::attempt::{Attempt, AttemptKey, AttemptReport, AttemptResult, Beginning, Progress};
 use crate::clock::{Clock, SystemClock};
@@ -97,8 +97,11 @@ struct Shared {
     clock: Arc<dyn Clock>,
 }
 
-/// The files that are open in this process, by device and inode.
-static OPEN_FILES: LazyLock<Mutex<HashMap<(u64, u64), Weak<Shared>>>> = LazyLock::new(Mutex::default);
+/// What is open, by device and inode.
+type OpenFiles = HashMap<(u64, u64), Weak<Shared>>;
+
+/// The files that are open in this process.
+static OPEN_FILES: LazyLock<Mutex<OpenFiles>> = LazyLock::new(Mutex::default);
 
 /// How a database is opened.
 ///
@@ -175,9 +178,9 @@ impl SqliteOptions {
         let memory = Memory::new(self.is_chained);
         let thread = WriterThread::new(&writer, connection, memory, self.patience, place.clone());
         let thread = std::thread::Builder::new().name("workcrew-writer".to_owned()).spawn(move || thread.serve());
-        let thread = thread
-            .map_err(|error| OpenError::Failed { path: place.path().to_owned(), source: error.into() })?;
-        let archive = SqliteArchive::beside_writer(place.clone(), Arc::clone(&self.clock));
+        let thread =
+            thread.map_err(|error| OpenError::Failed { path: place.path().to_owned(), source: error.into() })?;
+        let archive = SqliteArchive::beside_writer(place.clone());
         Ok(Shared { place, writer, thread: Some(thread), archive, clock: self.clock })
     }
 }
@@ -209,7 +212,7 @@ impl SqliteRepository {
     ///
     /// # Errors
     ///
-    /// [`Invalid`](RepositoryError::Invalid) if something is there already; storage errors.
+    /// [`Invalid`](super::RepositoryError::Invalid) if something is there already; storage errors.
     pub fn backup(&self, to: impl AsRef<Path>) -> Result<PathBuf> {
         let to = to.as_ref();
         self.shared.archive.look(|connection| purge::backup(connection, to))?;

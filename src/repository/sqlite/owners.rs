@@ -105,9 +105,8 @@ impl Book<'_> {
         self.check_owner(owner)?;
         let mut update = self.connection.prepare_cached("UPDATE owners SET heartbeat_at = ?2 WHERE id = ?1")?;
         update.execute([owner.0, now.wall.timestamp_millis()])?;
-        let mut update = self
-            .connection
-            .prepare_cached("UPDATE work_units SET lease_until_boot_ms = ?2 WHERE lease_owner = ?1")?;
+        let mut update =
+            self.connection.prepare_cached("UPDATE work_units SET lease_until_boot_ms = ?2 WHERE lease_owner = ?1")?;
         update.execute([owner.0, now.boot_ms.saturating_add(ttl_ms)])?;
         let mut select = self
             .connection
@@ -140,9 +139,8 @@ impl Book<'_> {
 
     /// The owners that have not ended and never will do so themselves, with the reason.
     fn gone_owners(&self, boot_id: &str) -> Answer<BTreeMap<OwnerId, &'static str>> {
-        let mut select = self
-            .connection
-            .prepare_cached(&format!("SELECT {OWNER_COLUMNS} WHERE ended_at IS NULL ORDER BY id"))?;
+        let mut select =
+            self.connection.prepare_cached(&format!("SELECT {OWNER_COLUMNS} WHERE ended_at IS NULL ORDER BY id"))?;
         let mut gone = BTreeMap::new();
         let mut rows = select.query([])?;
         while let Some(row) = rows.next()? {
@@ -165,12 +163,9 @@ impl Book<'_> {
         for (&owner, &reason) in gone {
             lost.extend(self.leases_of(owner, None)?.into_iter().map(|unit| (unit, reason)));
         }
-        let ran_out = self.units(
-            "WHERE u.lease_owner IS NOT NULL AND u.lease_until_boot_ms <= ?1 ORDER BY u.key",
-            [now.boot_ms],
-        )?;
-        let of_the_living =
-            |unit: &HotUnit| unit.lease.as_ref().is_some_and(|(owner, _)| !gone.contains_key(owner));
+        let ran_out = self
+            .units("WHERE u.lease_owner IS NOT NULL AND u.lease_until_boot_ms <= ?1 ORDER BY u.key", [now.boot_ms])?;
+        let of_the_living = |unit: &HotUnit| unit.lease.as_ref().is_some_and(|(owner, _)| !gone.contains_key(owner));
         lost.extend(ran_out.into_iter().filter(of_the_living).map(|unit| (unit, loss::LEASE_RAN_OUT)));
         lost.sort_by_key(|(unit, _)| unit.key);
         lost.truncate(limit);
@@ -206,14 +201,7 @@ impl Book<'_> {
         self.close_as(now, unit, &closing, actor, reason)
     }
 
-    fn close_as(
-        &mut self,
-        now: Moment,
-        unit: &HotUnit,
-        closing: &Closing,
-        actor: &str,
-        reason: &str,
-    ) -> Answer<Swept> {
+    fn close_as(&mut self, now: Moment, unit: &HotUnit, closing: &Closing, actor: &str, reason: &str) -> Answer<Swept> {
         let closed = self.close(now, unit, closing, Cause { actor, reason: Some(reason) }, 0)?;
         Ok(Swept {
             job_id: unit.job_id,
@@ -245,18 +233,21 @@ impl Book<'_> {
         )?;
         let (kind, message) = (FailureKind::QUEUE_TIMEOUT, rules::QUEUE_TIMEOUT_MESSAGE);
         update.execute(params![unit.key.0, kind.as_str(), message, now.wall.timestamp_millis()])?;
-        self.record(now, Entry {
-            unit: unit.key,
-            attempt_number: None,
-            fence: unit.fence,
-            change: Change::QueueTimeout,
-            from: Some(unit.status),
-            to: status,
-            actor: actor::SWEEP,
-            reason: None,
-            conversation: None,
-            digest: None,
-        })?;
+        self.record(
+            now,
+            Entry {
+                unit: unit.key,
+                attempt_number: None,
+                fence: unit.fence,
+                change: Change::QueueTimeout,
+                from: Some(unit.status),
+                to: status,
+                actor: actor::SWEEP,
+                reason: None,
+                conversation: None,
+                digest: None,
+            },
+        )?;
         Ok(Swept {
             job_id: unit.job_id,
             unit: unit.key,

@@ -7,8 +7,8 @@ use rusqlite::backup::Backup;
 use rusqlite::{Connection, OpenFlags, params};
 
 use super::book::{Answer, Book};
-use super::writer::failure_of;
 use super::rows::{HotUnit, read_attempt_result};
+use super::writer::failure_of;
 use crate::attempt::AttemptKey;
 use crate::clock::Moment;
 use crate::conversation::to_json;
@@ -39,8 +39,7 @@ impl Book<'_> {
         let execute = |sql| self.connection.prepare_cached(sql)?.execute([key]);
         execute("UPDATE unit_inputs SET payload = NULL, prompt = NULL WHERE unit_key = ?1")?;
         execute("DELETE FROM checkpoints WHERE unit_key = ?1")?;
-        let messages =
-            execute("UPDATE messages SET body = NULL, raw = NULL WHERE unit_key = ?1 AND body IS NOT NULL")?;
+        let messages = execute("UPDATE messages SET body = NULL, raw = NULL WHERE unit_key = ?1 AND body IS NOT NULL")?;
         for number in 1..=unit.attempt_count {
             self.purge_result(AttemptKey { unit: unit.key, number })?;
         }

@@ -10,7 +10,6 @@ use super::rows::{
 };
 use super::units::{JOB_COLUMNS, read_job};
 use crate::attempt::AttemptKey;
-use crate::clock::Moment;
 use crate::conversation::{Role, StoredMessage, from_json};
 use crate::job::{Job, JobId};
 use crate::lease::OwnerId;
@@ -92,7 +91,7 @@ const UNIT_COLUMNS: &str = "u.key, u.job_id, u.id, i.unit_type, u.status, u.prio
      JOIN unit_inputs i ON i.unit_key = u.key";
 
 /// A unit with what its last attempt left.
-fn unit_of(connection: &Connection, row: &Row<'_>, now: Moment) -> rusqlite::Result<WorkUnit> {
+fn unit_of(connection: &Connection, row: &Row<'_>) -> rusqlite::Result<WorkUnit> {
     let key = UnitKey(row.get(0)?);
     let attempt_count: u32 = row.get(11)?;
     let last = AttemptKey { unit: key, number: attempt_count };
@@ -119,7 +118,7 @@ fn unit_of(connection: &Connection, row: &Row<'_>, now: Moment) -> rusqlite::Res
         attempts_used: row.get(12)?,
         fence: row.get(13)?,
         accepted_by: row.get::<_, Option<i64>>(14)?.map(OwnerId),
-        not_before: pause(row, 15, 16)?.filter(|pause| !pause.is_over(now)).map(|pause| pause.not_before),
+        not_before: pause(row, 15, 16)?.map(|pause| pause.not_before),
         created_at: time(row, 17)?,
         assigned_at: attempt.as_ref().map(|attempt| attempt.assigned_at),
         started_at: attempt.as_ref().and_then(|attempt| attempt.started_at),
@@ -129,9 +128,8 @@ fn unit_of(connection: &Connection, row: &Row<'_>, now: Moment) -> rusqlite::Res
         worker_id: attempt.as_ref().map(|attempt| attempt.worker_id.clone()),
         execution_time: attempt.as_ref().and_then(|attempt| attempt.execution_time()),
         rendered_prompt: left.rendered_prompt.or(sent_as_it_is),
-        result: result.map_err(|error| {
-            rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Blob, error.into())
-        })?,
+        result: result
+            .map_err(|error| rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Blob, error.into()))?,
         output: left.output,
         output_files: left.output_files,
         failure: failure(row, 20, 21)?,
@@ -177,10 +175,10 @@ fn content_bytes(unit: &WorkUnit, row: &Row<'_>) -> rusqlite::Result<usize> {
     Ok(payload + text(&unit.prompt) + text(&unit.rendered_prompt) + text(&unit.output))
 }
 
-pub(super) fn unit(connection: &Connection, now: Moment, job_id: JobId, id: &str) -> Result<WorkUnit> {
+pub(super) fn unit(connection: &Connection, job_id: JobId, id: &str) -> Result<WorkUnit> {
     let sql = format!("SELECT {UNIT_COLUMNS} WHERE u.job_id = ?1 AND u.id = ?2");
     let mut select = stored(connection.prepare_cached(&sql))?;
-    let found = select.query_row(params![job_id.0, id], |row| unit_of(connection, row, now)).optional();
+    let found = select.query_row(params![job_id.0, id], |row| unit_of(connection, row)).optional();
     match understood(found, || (format!("unit `{id}`"), 0))? {
         Some(unit) => Ok(unit),
         None => Err(match job(connection, job_id) {
@@ -190,13 +188,7 @@ pub(super) fn unit(connection: &Connection, now: Moment, job_id: JobId, id: &str
     }
 }
 
-pub(super) fn units(
-    connection: &Connection,
-    now: Moment,
-    filter: &UnitFilter,
-    after: i64,
-    limit: usize,
-) -> Result<Page<WorkUnit>> {
+pub(super) fn units(connection: &Connection, filter: &UnitFilter, after: i64, limit: usize) -> Result<Page<WorkUnit>> {
     use rusqlite::types::Value as Sql;
     let mut conditions = vec!["u.key > ?".to_owned()];
     let mut parameters: Vec<Sql> = vec![after.into()];
@@ -222,7 +214,7 @@ pub(super) fn units(
     let sql = format!("SELECT {UNIT_COLUMNS} WHERE {conditions} ORDER BY u.key LIMIT ?");
     let what = |key| format!("unit key {key}");
     read_page(connection, &sql, params_from_iter(parameters), limit, what, |row| {
-        let unit = unit_of(connection, row, now)?;
+        let unit = unit_of(connection, row)?;
         Ok((content_bytes(&unit, row)?, unit))
     })
 }
@@ -282,8 +274,7 @@ pub(super) fn messages(
         let content = read_content(row, 3, 4, 5)?;
         let len_bytes = content.as_ref().map_or(0, |content| content.len_bytes());
         let role = named(row, 2, Role::from_name)?;
-        let message =
-            StoredMessage::new(row.get(0)?, time(row, 1)?, role, content, blob(row, 6)?, blob(row, 7)?);
+        let message = StoredMessage::new(row.get(0)?, time(row, 1)?, role, content, blob(row, 6)?, blob(row, 7)?);
         Ok((len_bytes, message))
     })
 }

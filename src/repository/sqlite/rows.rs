@@ -87,10 +87,7 @@ pub(super) fn failure(row: &Row<'_>, kind: usize, message: usize) -> rusqlite::R
 }
 
 /// What an attempt left behind.
-pub(super) fn read_attempt_result(
-    connection: &Connection,
-    attempt: AttemptKey,
-) -> rusqlite::Result<AttemptResult> {
+pub(super) fn read_attempt_result(connection: &Connection, attempt: AttemptKey) -> rusqlite::Result<AttemptResult> {
     let key = params![attempt.unit.0, attempt.number];
     let mut select = connection.prepare_cached(
         "SELECT rendered_prompt, result, output, late_result, purged

@@ -251,18 +251,21 @@ impl Book<'_> {
         let key = UnitKey(key);
         self.insert_inputs(key, row)?;
         let owner = owner.map(|owner| owner.to_string());
-        self.record(now, Entry {
-            unit: key,
-            attempt_number: None,
-            fence: 0,
-            change: Change::Insert,
-            from: None,
-            to: UnitStatus::Pending,
-            actor: owner.as_deref().unwrap_or(actor::CALLER),
-            reason: None,
-            conversation: None,
-            digest: Some(row.inputs.digest()),
-        })?;
+        self.record(
+            now,
+            Entry {
+                unit: key,
+                attempt_number: None,
+                fence: 0,
+                change: Change::Insert,
+                from: None,
+                to: UnitStatus::Pending,
+                actor: owner.as_deref().unwrap_or(actor::CALLER),
+                reason: None,
+                conversation: None,
+                digest: Some(row.inputs.digest()),
+            },
+        )?;
         Ok(key)
     }
 
@@ -309,15 +312,13 @@ impl Book<'_> {
             "UPDATE work_units SET not_before = NULL, delay_ms = NULL WHERE not_before IS NOT NULL AND not_before <= ?1",
         )?;
         update.execute([now_ms])?;
-        // A unit that seems further away than it ever was is due too: the calendar was set back.
-        if self.was_calendar_set_back(now) {
-            let mut update = self.connection.prepare_cached(
-                "UPDATE work_units
-                 SET not_before = NULL, delay_ms = NULL
-                 WHERE not_before IS NOT NULL AND not_before - ?1 > delay_ms",
-            )?;
-            update.execute([now_ms])?;
-        }
+        // A unit that is further away than it ever was is due too: the calendar was set back.
+        let mut update = self.connection.prepare_cached(
+            "UPDATE work_units
+             SET not_before = NULL, delay_ms = NULL
+             WHERE not_before IS NOT NULL AND not_before - delay_ms > ?1",
+        )?;
+        update.execute([now_ms])?;
         Ok(())
     }
 
@@ -395,18 +396,21 @@ impl Book<'_> {
             now.wall.timestamp_millis()
         ])?;
         self.take_on(now, unit.job_id, unit.key, claimant.owner, slot)?;
-        self.record(now, Entry {
-            unit: unit.key,
-            attempt_number: Some(lease.attempt_number),
-            fence: lease.fence,
-            change: Change::Claim,
-            from: Some(UnitStatus::Pending),
-            to: UnitStatus::Assigned,
-            actor: &claimant.owner.to_string(),
-            reason: None,
-            conversation: None,
-            digest,
-        })?;
+        self.record(
+            now,
+            Entry {
+                unit: unit.key,
+                attempt_number: Some(lease.attempt_number),
+                fence: lease.fence,
+                change: Change::Claim,
+                from: Some(UnitStatus::Pending),
+                to: UnitStatus::Assigned,
+                actor: &claimant.owner.to_string(),
+                reason: None,
+                conversation: None,
+                digest,
+            },
+        )?;
         let head = chain::conversation_genesis(lease.attempt(), lease.fence);
         self.remember(lease.attempt(), Conversation { message_count: 0, head, has_partial: false });
         Ok(lease)
@@ -430,9 +434,8 @@ impl Book<'_> {
     fn worker_standing(&self, owner: OwnerId, id: &WorkerId) -> Answer<Option<(WorkerStatus, u32)>> {
         let mut select =
             self.connection.prepare_cached("SELECT status, load FROM workers WHERE owner_id = ?1 AND id = ?2")?;
-        let standing = select.query_row(params![owner.0, id.as_str()], |row| {
-            Ok((named(row, 0, WorkerStatus::from_name)?, row.get(1)?))
-        });
+        let standing = select
+            .query_row(params![owner.0, id.as_str()], |row| Ok((named(row, 0, WorkerStatus::from_name)?, row.get(1)?)));
         Ok(standing.optional()?)
     }
 
@@ -503,18 +506,21 @@ impl Book<'_> {
         attempt_number: Option<u32>,
         by: &By,
     ) -> Answer<()> {
-        self.record(now, Entry {
-            unit: unit.key,
-            attempt_number,
-            fence: unit.fence,
-            change,
-            from: Some(unit.status),
-            to,
-            actor: &by.actor,
-            reason: by.reason.as_deref(),
-            conversation: None,
-            digest: None,
-        })?;
+        self.record(
+            now,
+            Entry {
+                unit: unit.key,
+                attempt_number,
+                fence: unit.fence,
+                change,
+                from: Some(unit.status),
+                to,
+                actor: &by.actor,
+                reason: by.reason.as_deref(),
+                conversation: None,
+                digest: None,
+            },
+        )?;
         Ok(())
     }
 }

@@ -326,7 +326,8 @@ impl WriterThread {
     fn transact(&mut self, group: &mut [Waiting]) -> std::result::Result<(), Trouble> {
         let (connection, memory) = (&self.connection, &mut self.memory);
         let attempted = catch_unwind(AssertUnwindSafe(|| {
-            let transaction = rusqlite::Transaction::new_unchecked(connection, rusqlite::TransactionBehavior::Immediate)?;
+            let transaction =
+                rusqlite::Transaction::new_unchecked(connection, rusqlite::TransactionBehavior::Immediate)?;
             let mut book = Book::open(connection, memory)?;
             for waiting in group.iter_mut() {
                 waiting.change.apply(&mut book)?;
