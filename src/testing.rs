@@ -228,7 +228,11 @@ impl FaultyRepository {
         match fault {
             None => {}
             Some(Fault::ErrorOnce | Fault::ErrorAlways) => return Err((self.error)()),
-            Some(Fault::ExecutedThenError) => return call(&*self.inner).and_then(|_| Err((self.error)())),
+            Some(Fault::ExecutedThenError) => {
+                // Whatever it was, nobody gets to know it.
+                drop(call(&*self.inner));
+                return Err((self.error)());
+            }
             Some(Fault::Gate(gate)) => gate.pass(),
             Some(Fault::Delay(delay)) => std::thread::sleep(delay),
         }
