@@ -72,6 +72,7 @@ use crate::worker::{Worker, WorkerChange, WorkerId};
 #[cfg(feature = "testing")]
 pub mod conformance;
 pub mod memory;
+pub(crate) mod rules;
 #[cfg(any(feature = "sqlite", feature = "sqlite-system"))]
 pub mod sqlite;
 

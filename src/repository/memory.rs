@@ -1,4 +1,0 @@
-//! stub
-/// x
-#[derive(Debug)]
-pub struct MemoryRepository;

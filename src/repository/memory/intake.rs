@@ -1,0 +1,306 @@
+//! From the caller into somebody's hands: create, insert, submit, claim.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::store::{AttemptRecord, Holder, Step, Store, UnitRecord, next_number};
+use crate::attempt::Closing;
+use crate::chain::Hash;
+use crate::clock::Moment;
+use crate::job::{Job, JobId, NewJob};
+use crate::lease::{Claim, OwnerId};
+use crate::repository::rules;
+use crate::repository::{By, ClaimRequest, Claimant, Insertion, Intake, Result, Scope, Slot, Submitted, actor, loss};
+use crate::unit::{Change, Inputs, NewUnit, UnitId, UnitKey, UnitStatus, inputs_digest};
+use crate::worker::{Worker, WorkerId, WorkerStatus};
+
+/// What a claim is granted under.
+#[derive(Clone, Copy)]
+struct Terms {
+    owner: OwnerId,
+    token: i64,
+    until_ms: i64,
+}
+
+impl Terms {
+    fn of(claimant: &Claimant, now: Moment) -> Result<Terms> {
+        let ttl_ms = rules::check_ttl(claimant.ttl)?;
+        Ok(Terms { owner: claimant.owner, token: claimant.token, until_ms: now.boot_ms.saturating_add(ttl_ms) })
+    }
+}
+
+impl Store {
+    pub(super) fn create_job(&mut self, job: &NewJob, now: Moment) -> Result<Job> {
+        let new = rules::check_new_job(job)?;
+        if let Some(found) = self.job_named(&new.name) {
+            return rules::same_job(found, &new);
+        }
+        let NewJob { name, template, budget, settings } = new;
+        let id = JobId(next_number(self.jobs.len()));
+        let job = Job { id, name, template, budget, settings, created_at: now.wall };
+        self.jobs.insert(id, job.clone());
+        Ok(job)
+    }
+
+    pub(super) fn insert(
+        &mut self,
+        job_id: JobId,
+        units: &[NewUnit],
+        intake: Intake,
+        now: Moment,
+    ) -> Result<Vec<Insertion>> {
+        let checked: Vec<(UnitId, Inputs)> = units.iter().map(rules::check_new_unit).collect::<Result<_>>()?;
+        self.job(job_id)?;
+        let accepted_by = match intake {
+            Intake::Open => None,
+            Intake::AcceptedBy(owner) => Some(owner),
+        };
+        accepted_by.map_or(Ok(()), |owner| self.check_owner(owner))?;
+
+        let mut insertions = Vec::with_capacity(units.len());
+        for (new, (id, inputs)) in units.iter().zip(checked) {
+            let insertion = match self.find(job_id, id.as_str()) {
+                Some(found) if is_same(found, &inputs) => Insertion::AlreadyExists(found.key),
+                Some(found) => Insertion::Conflict(found.key),
+                None => {
+                    let deadline_ms = rules::queue_deadline_ms(new, intake, now);
+                    let mut unit = UnitRecord::new(self.next_unit_key(), job_id, new, (id, inputs), now);
+                    unit.accepted_by = accepted_by;
+                    unit.queue_deadline_ms = deadline_ms;
+                    Insertion::Inserted(self.add_unit(unit, now))
+                }
+            };
+            insertions.push(insertion);
+        }
+        Ok(insertions)
+    }
+
+    fn next_unit_key(&self) -> UnitKey {
+        UnitKey(next_number(self.units.len()))
+    }
+
+    fn add_unit(&mut self, unit: UnitRecord, now: Moment) -> UnitKey {
+        let key = unit.key;
+        let digest = inputs_digest(&unit.content_hash, unit.prompt_hash.as_ref());
+        let by = unit.accepted_by.map_or_else(|| By::whom(actor::CALLER), By::from);
+        self.names.insert((unit.job_id, unit.id.to_string()), key);
+        self.units.insert(key, unit);
+        let change = Change::Insert;
+        self.record(
+            Step { unit: key, attempt_number: None, change, from: None, by, seal: None, digest: Some(digest) },
+            now,
+        );
+        key
+    }
+
+    pub(super) fn submit(
+        &mut self,
+        job_id: JobId,
+        new: &NewUnit,
+        claimant: &Claimant,
+        slot: &Slot,
+        now: Moment,
+    ) -> Result<Submitted> {
+        let (id, inputs) = rules::check_new_unit(new)?;
+        rules::check_slot(slot)?;
+        let terms = Terms::of(claimant, now)?;
+        self.job(job_id)?;
+        self.check_owner(terms.owner)?;
+
+        let Some(found) = self.find(job_id, id.as_str()) else {
+            let mut unit = UnitRecord::new(self.next_unit_key(), job_id, new, (id, inputs), now);
+            unit.accepted_by = Some(terms.owner);
+            if unit.is_due(now) {
+                self.check_take(terms.owner, slot)?;
+            }
+            let key = self.add_unit(unit, now);
+            return self.claim_if_due(key, slot, terms, None, now);
+        };
+        if let Some(difference) = rules::difference(&found.content_hash, found.prompt_hash.as_ref(), &inputs) {
+            return Err(rules::conflict(&found.id, difference));
+        }
+        if found.status.is_leased() {
+            return Ok(Submitted::Running(Box::new(self.work_unit(found))));
+        }
+        if found.status.is_terminal() {
+            return Ok(Submitted::Finished(Box::new(self.work_unit(found))));
+        }
+        let (key, is_due) = (found.key, found.is_due(now));
+        if is_due {
+            self.check_take(terms.owner, slot)?;
+        }
+        self.accept(key, terms.owner);
+        // The row of the claim vouches for the prompt; without a claim there is no row to do so.
+        let digest = if is_due { self.complete_prompt(key, new, &inputs) } else { None };
+        self.claim_if_due(key, slot, terms, digest, now)
+    }
+
+    /// A waiting unit now waits for this owner, and as long as that takes.
+    fn accept(&mut self, key: UnitKey, owner: OwnerId) {
+        let unit = self.unit_mut(key);
+        unit.accepted_by = Some(owner);
+        unit.queue_deadline_ms = None;
+    }
+
+    /// Stores the prompt of a unit that had none, and gives the digest of its inputs if that changed.
+    fn complete_prompt(&mut self, key: UnitKey, new: &NewUnit, inputs: &Inputs) -> Option<Hash> {
+        let unit = self.unit_mut(key);
+        if unit.prompt_hash.is_some() || inputs.prompt_hash.is_none() {
+            return None;
+        }
+        unit.prompt.clone_from(&new.prompt);
+        unit.prompt_hash = inputs.prompt_hash;
+        Some(inputs.digest())
+    }
+
+    fn claim_if_due(
+        &mut self,
+        key: UnitKey,
+        slot: &Slot,
+        terms: Terms,
+        digest: Option<Hash>,
+        now: Moment,
+    ) -> Result<Submitted> {
+        if !self.unit(key).is_due(now) {
+            return Ok(Submitted::Waiting(Box::new(self.work_unit(self.unit(key)))));
+        }
+        let claim = self.grant(key, slot, terms, digest, now)?;
+        Ok(Submitted::Claimed(Box::new(claim)))
+    }
+
+    pub(super) fn claim(&mut self, request: &ClaimRequest, now: Moment) -> Result<Vec<Claim>> {
+        request.slots.iter().try_for_each(rules::check_slot)?;
+        let terms = Terms::of(&request.claimant, now)?;
+        self.job(request.job_id)?;
+        self.check_owner(terms.owner)?;
+        request.slots.iter().try_for_each(|slot| self.check_take(terms.owner, slot))?;
+
+        let mut granted = self.candidates(request, now);
+        let lost = self.to_take_back(request, request.slots.len() - granted.len(), now);
+        // Taken back, they wait for anybody and are due at once; so each is granted that has something to send.
+        granted.extend(lost.iter().copied().filter(|&key| self.has_prompt(self.unit(key))));
+        self.sort_by_turn(&mut granted);
+        self.check_takes(terms.owner, &request.slots[..granted.len()], &lost)?;
+
+        for key in lost {
+            self.lose(key, By::new(actor::SWEEP, loss::LEASE_RAN_OUT), now);
+        }
+        let pairs = granted.into_iter().zip(&request.slots);
+        pairs.map(|(key, slot)| self.grant(key, slot, terms, None, now)).collect()
+    }
+
+    /// The units that the request may have at once, whose turn it is first.
+    fn candidates(&self, request: &ClaimRequest, now: Moment) -> Vec<UnitKey> {
+        let owner = request.claimant.owner;
+        let may_have = |unit: &UnitRecord| match unit.accepted_by {
+            Some(accepted_by) => accepted_by == owner,
+            None => request.scope == Scope::Pending && self.has_prompt(unit),
+        };
+        let of_job = self.units.values().filter(|unit| unit.job_id == request.job_id);
+        let claimable = of_job.filter(|unit| unit.is_claimable(now) && may_have(unit));
+        let mut keys: Vec<UnitKey> = claimable.map(|unit| unit.key).collect();
+        self.sort_by_turn(&mut keys);
+        keys.truncate(request.slots.len());
+        keys
+    }
+
+    /// The units whose leases ran out and which can be claimed again.
+    fn to_take_back(&self, request: &ClaimRequest, limit: usize, now: Moment) -> Vec<UnitKey> {
+        if request.scope != Scope::Pending {
+            return Vec::new();
+        }
+        let is_to_take_back = |unit: &UnitRecord, holder: &Holder| {
+            let Closing { change, .. } = unit.standing().lost();
+            unit.job_id == request.job_id && holder.until_ms <= now.boot_ms && change == Change::Expire
+        };
+        self.leased(is_to_take_back).take(limit).collect()
+    }
+
+    /// Whether an executor that knows nothing but the unit has something to send.
+    fn has_prompt(&self, unit: &UnitRecord) -> bool {
+        let job_template = self.jobs.get(&unit.job_id).and_then(|job| job.template.as_ref());
+        unit.prompt.is_some() || unit.template.is_some() || job_template.is_some()
+    }
+
+    /// Checks that a worker can take a unit now.
+    fn check_take(&self, owner: OwnerId, slot: &Slot) -> Result<()> {
+        let worker = self.workers.get(&(owner, slot.worker_id.clone()));
+        rules::take(slot, worker.map(|worker| (worker.status, worker.load))).map(drop)
+    }
+
+    /// Checks, on a copy, that the workers can take a unit for each slot once they were rid of the lost ones.
+    fn check_takes(&self, owner: OwnerId, slots: &[Slot], lost: &[UnitKey]) -> Result<()> {
+        let of_owner = self.workers.values().filter(|worker| worker.owner == owner);
+        let mut workers: BTreeMap<&WorkerId, _> =
+            of_owner.map(|worker| (&worker.id, (worker.status, worker.load))).collect();
+        for holder in lost.iter().filter_map(|&key| self.unit(key).holder.as_ref()) {
+            if let Some((status, load)) = workers.get_mut(&holder.worker_id).filter(|_| holder.owner == owner) {
+                (*status, *load) = (rules::give_back(*status), load.saturating_sub(1));
+            }
+        }
+        for slot in slots {
+            let before = workers.get(&slot.worker_id).copied();
+            let status = rules::take(slot, before)?;
+            workers.insert(&slot.worker_id, (status, before.map_or(1, |(_, load)| load + 1)));
+        }
+        Ok(())
+    }
+
+    /// Gives a waiting unit to a worker that was found able to take it.
+    fn grant(&mut self, key: UnitKey, slot: &Slot, terms: Terms, digest: Option<Hash>, now: Moment) -> Result<Claim> {
+        self.load_worker(key, terms.owner, slot, now)?;
+        let holder = Holder { owner: terms.owner, worker_id: slot.worker_id.clone(), until_ms: terms.until_ms };
+
+        let unit = self.unit_mut(key);
+        unit.status = UnitStatus::Assigned;
+        unit.fence += 1;
+        unit.attempt_count += 1;
+        unit.forget_waiting();
+        unit.accepted_by = Some(terms.owner);
+        unit.holder = Some(holder.clone());
+        let attempt = unit.current_attempt();
+        let record = AttemptRecord::new(unit, &holder, terms.token, now);
+        self.attempts.insert(attempt, record);
+
+        let step = Step::new(key, Change::Claim, UnitStatus::Pending, By::from(terms.owner));
+        self.record(Step { attempt_number: Some(attempt.number), digest, ..step }, now);
+        Ok(self.claim_of(key).expect("it was just leased"))
+    }
+
+    /// Adds one to the load of a worker, which comes into being if need be.
+    fn load_worker(&mut self, key: UnitKey, owner: OwnerId, slot: &Slot, now: Moment) -> Result<()> {
+        let worker_key = (owner, slot.worker_id.clone());
+        let found = self.workers.get(&worker_key);
+        let status = rules::take(slot, found.map(|worker| (worker.status, worker.load)))?;
+        let job_id = self.unit(key).job_id;
+        let worker = self.workers.entry(worker_key).or_insert_with(|| new_worker(owner, job_id, slot, now));
+        worker.status = status;
+        worker.capacity = slot.capacity;
+        worker.load += 1;
+        worker.current_unit = Some(key);
+        worker.last_activity_at = now.wall;
+        Ok(())
+    }
+}
+
+fn is_same(found: &UnitRecord, inputs: &Inputs) -> bool {
+    rules::difference(&found.content_hash, found.prompt_hash.as_ref(), inputs).is_none()
+}
+
+/// A worker that has done nothing yet.
+pub(super) fn new_worker(owner: OwnerId, job_id: JobId, slot: &Slot, now: Moment) -> Worker {
+    Worker {
+        owner,
+        id: slot.worker_id.clone(),
+        job_id,
+        status: WorkerStatus::Starting,
+        capacity: slot.capacity,
+        load: 0,
+        current_unit: None,
+        units_completed: 0,
+        units_failed: 0,
+        total_time: Duration::ZERO,
+        created_at: now.wall,
+        last_activity_at: now.wall,
+    }
+}

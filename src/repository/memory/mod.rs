@@ -1,0 +1,288 @@
+//! A repository in memory: the contract of [`Repository`] in its plainest form.
+//!
+//! It is for tests and for work whose record need not outlive the process, and it is what other
+//! repositories are compared with. So it is written to be read, not to be fast: one lock around everything,
+//! and most verbs look at every unit. A few ten thousand units are fine.
+//!
+//! Here are the types and what locks them; `store` has the records, `read` reads them, and the verbs
+//! are in `intake`, `execution` and `upkeep`. A verb checks everything before it changes anything.
+
+mod execution;
+mod intake;
+mod read;
+mod store;
+mod upkeep;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use serde_json::Value;
+
+use self::store::Store;
+use super::{
+    Archive, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Insertion, Intake, JournalEntry, Page,
+    Purged, Repository, Result, Slot, StoredInputs, Submitted, Swept, UnitFilter,
+};
+use crate::attempt::{Attempt, AttemptKey, AttemptReport, AttemptResult, Beginning, Progress};
+use crate::clock::{Clock, Moment, SystemClock};
+use crate::conversation::{Message, StoredMessage};
+use crate::job::{Job, JobId, NewJob};
+use crate::lease::{Claim, Held, Lease, NewOwner, Owner, OwnerId};
+use crate::money::Charge;
+use crate::unit::{NewUnit, UnitKey, WorkUnit};
+use crate::worker::{Worker, WorkerChange};
+
+/// A repository that is gone when its last clone is. Clones share what they hold.
+///
+/// ```
+/// use std::time::Duration;
+/// use workcrew::clock::{Clock, SystemClock};
+/// use workcrew::repository::{ClaimRequest, Claimant, Intake, Scope, Slot};
+/// use workcrew::{
+///     Archive, AttemptReport, Beginning, MemoryRepository, Message, NewJob, NewOwner, NewUnit, Process, Repository,
+///     UnitStatus, WorkerId,
+/// };
+///
+/// let repository = MemoryRepository::new();
+/// let job = repository.create_job(&NewJob::named("capitals"))?;
+/// let unit = NewUnit::new("france").prompt("What is the capital of France?");
+/// repository.insert(job.id, &[unit], Intake::Open)?;
+///
+/// let this_process = Process::this(&SystemClock.boot_id());
+/// let owner = repository.register_owner(&NewOwner::new(this_process, "example"))?;
+/// let claimant = Claimant::new(owner, Duration::from_secs(30));
+/// let slots = vec![Slot::new(WorkerId::new("w1")?)];
+/// let claims = repository.claim(&ClaimRequest::new(job.id, claimant, Scope::Pending, slots))?;
+///
+/// let lease = &claims[0].lease;
+/// repository.start(lease, &Beginning::default())?;
+/// repository.append(lease, 0, &[Message::assistant("Paris")])?;
+/// repository.finish(lease, &AttemptReport::completed().output("Paris"))?;
+///
+/// let unit = repository.unit(job.id, "france")?;
+/// assert_eq!(unit.status, UnitStatus::Completed);
+/// assert_eq!(unit.output.as_deref(), Some("Paris"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct MemoryRepository {
+    store: Arc<Mutex<Store>>,
+    clock: Arc<dyn Clock>,
+}
+
+impl MemoryRepository {
+    /// An empty repository with the machine's clock.
+    pub fn new() -> MemoryRepository {
+        MemoryRepository::with_clock(SystemClock)
+    }
+
+    /// An empty repository with a clock of one's own.
+    pub fn with_clock(clock: impl Clock) -> MemoryRepository {
+        MemoryRepository { store: Arc::default(), clock: Arc::new(clock) }
+    }
+
+    fn store(&self) -> MutexGuard<'_, Store> {
+        // A verb has checked everything before it changes anything, so there is nothing to be found half done.
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The store and the time, read once for the whole verb.
+    fn change<T>(&self, verb: impl FnOnce(&mut Store, Moment) -> T) -> T {
+        let now = self.clock.now();
+        verb(&mut self.store(), now)
+    }
+}
+
+impl Default for MemoryRepository {
+    fn default() -> MemoryRepository {
+        MemoryRepository::new()
+    }
+}
+
+impl fmt::Debug for MemoryRepository {
+    /// Without what it holds: prompts and answers do not belong into a log.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryRepository").field("clock", &self.clock).finish_non_exhaustive()
+    }
+}
+
+impl From<MemoryRepository> for Arc<dyn Repository> {
+    fn from(repository: MemoryRepository) -> Arc<dyn Repository> {
+        Arc::new(repository)
+    }
+}
+
+impl Archive for MemoryRepository {
+    fn job(&self, id: JobId) -> Result<Job> {
+        self.store().job(id).cloned()
+    }
+
+    fn job_named(&self, name: &str) -> Result<Option<Job>> {
+        Ok(self.store().job_named(name))
+    }
+
+    fn jobs(&self, after: i64, limit: usize) -> Result<Page<Job>> {
+        self.store().jobs_page(after, limit)
+    }
+
+    fn unit(&self, job_id: JobId, id: &str) -> Result<WorkUnit> {
+        let store = self.store();
+        store.unit_named(job_id, id).map(|unit| store.work_unit(unit))
+    }
+
+    fn units(&self, filter: &UnitFilter, after: i64, limit: usize) -> Result<Page<WorkUnit>> {
+        self.store().units_page(filter, after, limit)
+    }
+
+    fn counts(&self, job_id: JobId) -> Result<Counts> {
+        self.store().counts(job_id)
+    }
+
+    fn costs(&self, job_id: Option<JobId>) -> Result<Costs> {
+        self.store().costs(job_id)
+    }
+
+    fn attempts(&self, unit: UnitKey) -> Result<Vec<Attempt>> {
+        Ok(self.store().attempts(unit))
+    }
+
+    fn attempt_result(&self, attempt: AttemptKey) -> Result<AttemptResult> {
+        self.store().attempt_result(attempt)
+    }
+
+    fn charges(&self, attempt: AttemptKey) -> Result<Vec<Charge>> {
+        Ok(self.store().charges(attempt))
+    }
+
+    fn messages(&self, attempt: AttemptKey, after: u32, limit: usize) -> Result<Page<StoredMessage>> {
+        self.store().messages(attempt, after, limit)
+    }
+
+    fn partial_text(&self, attempt: AttemptKey) -> Result<Option<String>> {
+        Ok(self.store().partial_text(attempt))
+    }
+
+    fn checkpoint(&self, unit: UnitKey) -> Result<Option<Value>> {
+        Ok(self.store().checkpoint(unit))
+    }
+
+    fn inputs(&self, unit: UnitKey) -> Result<StoredInputs> {
+        self.store().inputs(unit)
+    }
+
+    fn journal(&self, after: i64, limit: usize) -> Result<Page<JournalEntry>> {
+        self.store().journal_page(after, limit, |_| true)
+    }
+
+    fn unit_journal(&self, unit: UnitKey, after: i64, limit: usize) -> Result<Page<JournalEntry>> {
+        self.store().journal_page(after, limit, |row| row.unit == unit)
+    }
+
+    fn outcomes_since(&self, after: i64, limit: usize) -> Result<Page<JournalEntry>> {
+        self.store().journal_page(after, limit, |row| row.to.is_terminal() && row.from != Some(row.to))
+    }
+
+    fn owners(&self) -> Result<Vec<Owner>> {
+        Ok(self.store().owners())
+    }
+
+    fn workers(&self, owner: OwnerId, after: &str, limit: usize) -> Result<Vec<Worker>> {
+        Ok(self.store().workers(owner, after, limit))
+    }
+
+    fn integrity(&self) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+}
+
+impl Repository for MemoryRepository {
+    fn create_job(&self, job: &NewJob) -> Result<Job> {
+        self.change(|store, now| store.create_job(job, now))
+    }
+
+    fn insert(&self, job_id: JobId, units: &[NewUnit], intake: Intake) -> Result<Vec<Insertion>> {
+        self.change(|store, now| store.insert(job_id, units, intake, now))
+    }
+
+    fn submit(&self, job_id: JobId, unit: &NewUnit, claimant: &Claimant, slot: &Slot) -> Result<Submitted> {
+        self.change(|store, now| store.submit(job_id, unit, claimant, slot, now))
+    }
+
+    fn claim(&self, request: &ClaimRequest) -> Result<Vec<Claim>> {
+        self.change(|store, now| store.claim(request, now))
+    }
+
+    fn claimed(&self, owner: OwnerId, token: i64) -> Result<Vec<Claim>> {
+        Ok(self.store().claimed(owner, token))
+    }
+
+    fn start(&self, lease: &Lease, beginning: &Beginning) -> Result<()> {
+        self.change(|store, now| store.start(lease, beginning, now))
+    }
+
+    fn append(&self, lease: &Lease, follows: u32, messages: &[Message]) -> Result<()> {
+        self.change(|store, now| store.append(lease, follows, messages, now))
+    }
+
+    fn partial(&self, lease: &Lease, text: &str) -> Result<()> {
+        self.store().partial(lease, text)
+    }
+
+    fn flush(&self, lease: &Lease) -> Result<()> {
+        self.store().flush(lease)
+    }
+
+    fn progress(&self, lease: &Lease, progress: &Progress) -> Result<()> {
+        self.store().progress(lease, progress)
+    }
+
+    fn checkpoint_at(&self, lease: &Lease, value: &Value) -> Result<()> {
+        self.store().checkpoint_at(lease, value)
+    }
+
+    fn finish(&self, lease: &Lease, report: &AttemptReport) -> Result<Closed> {
+        self.change(|store, now| store.finish(lease, report, now))
+    }
+
+    fn release(&self, lease: &Lease, after: Option<Duration>, reason: &str) -> Result<Closed> {
+        self.change(|store, now| store.release(lease, after, reason, now))
+    }
+
+    fn renew(&self, owner: OwnerId, ttl: Duration) -> Result<Vec<Held>> {
+        self.change(|store, now| store.renew(owner, ttl, now))
+    }
+
+    fn expire(&self, limit: usize) -> Result<Vec<Swept>> {
+        let boot_id = self.clock.boot_id();
+        Ok(self.change(|store, now| store.expire(limit, &boot_id, now)))
+    }
+
+    fn cancel(&self, job_id: JobId, id: &str, by: &By) -> Result<CancelAnswer> {
+        self.change(|store, now| store.cancel(job_id, id, by, now))
+    }
+
+    fn requeue(&self, job_id: JobId, id: &str, by: &By) -> Result<()> {
+        self.change(|store, now| store.requeue(job_id, id, by, now))
+    }
+
+    fn register_owner(&self, owner: &NewOwner) -> Result<OwnerId> {
+        Ok(self.change(|store, now| store.register_owner(owner, now)))
+    }
+
+    fn end_owner(&self, owner: OwnerId) -> Result<()> {
+        self.change(|store, now| store.end_owner(owner, now))
+    }
+
+    fn change_worker(&self, owner: OwnerId, job_id: JobId, slot: &Slot, change: WorkerChange) -> Result<Worker> {
+        self.change(|store, now| store.change_worker(owner, job_id, slot, change, now))
+    }
+
+    fn purge(&self, before: DateTime<Utc>, by: &By) -> Result<Purged> {
+        Ok(self.change(|store, now| store.purge(before, by, now)))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,385 @@
+//! The small decisions that every repository takes alike: nothing here reads or writes a store.
+//!
+//! First what is checked before anything is looked up, then time, workers and owners, the end of an
+//! attempt, and pages. The order in a verb is always: these checks, the job, the owner, the rest.
+
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use super::{Intake, PAGE_LIMIT, PAGE_LIMIT_BYTES, Page, RepositoryError, Result, Slot, loss};
+use crate::attempt::{Attempt, AttemptKey, AttemptReport, AttemptResult, Outcome, ResultHashes};
+use crate::chain::Hash;
+use crate::clock::{Moment, whole_milliseconds};
+use crate::conversation::{Raw, from_json, to_json};
+use crate::job::{Job, NewJob};
+use crate::lease::{Lease, Owner};
+use crate::money::Charge;
+use crate::unit::{Change, Inputs, NewUnit, UnitId, UnitKey, UnitStatus, check_name, shortened};
+use crate::worker::{WorkerChange, WorkerId, WorkerStatus};
+
+/// Checks a job, and gives it as it will read once it was stored.
+///
+/// A number that the JSON parser reads a little differently must not make the same job another one.
+pub(crate) fn check_new_job(job: &NewJob) -> Result<NewJob> {
+    if let Some(problem) = check_name(&job.name, NewJob::NAME_LIMIT_BYTES) {
+        return Err(RepositoryError::Invalid(format!("the job name `{}` {problem}", shortened(&job.name))));
+    }
+    let settings = from_json(&to_json(&job.settings)?).expect("what was just written as JSON is JSON");
+    Ok(NewJob { settings, ..job.clone() })
+}
+
+/// A job that was found under the name of a new one, if it is the same.
+pub(crate) fn same_job(found: Job, checked: &NewJob) -> Result<Job> {
+    if found.matches(checked) {
+        return Ok(found);
+    }
+    Err(RepositoryError::Conflict { what: format!("job `{}`", found.name), difference: "another content" })
+}
+
+/// Checks a unit: its name, and whether its inputs can be read again once they were stored.
+pub(crate) fn check_new_unit(unit: &NewUnit) -> Result<(UnitId, Inputs)> {
+    Ok((UnitId::new(unit.id.as_str())?, Inputs::of(unit)?))
+}
+
+/// What makes a unit another one than that which is stored under its id; `None` if they are the same.
+pub(crate) fn difference(content_hash: &Hash, prompt_hash: Option<&Hash>, inputs: &Inputs) -> Option<&'static str> {
+    if *content_hash != inputs.content_hash {
+        return Some("another content");
+    }
+    let is_another_prompt = prompt_hash.zip(inputs.prompt_hash.as_ref()).is_some_and(|(stored, new)| stored != new);
+    is_another_prompt.then_some("another prompt")
+}
+
+/// The unit that was submitted is there, but is another one.
+pub(crate) fn conflict(id: &UnitId, difference: &'static str) -> RepositoryError {
+    RepositoryError::Conflict { what: format!("unit `{id}`"), difference }
+}
+
+/// Checks that a worker can have at least one unit.
+pub(crate) fn check_slot(slot: &Slot) -> Result<()> {
+    if slot.capacity == 0 {
+        return Err(RepositoryError::Invalid(format!("worker `{}` has a capacity of 0", slot.worker_id)));
+    }
+    Ok(())
+}
+
+/// Checks that a worker's change is one that is asked for, and not one that a claim or its end brings.
+pub(crate) fn check_worker_change(change: WorkerChange) -> Result<()> {
+    use WorkerChange::{GiveBack, TakeBelowCapacity, TakeToCapacity};
+    if matches!(change, TakeBelowCapacity | TakeToCapacity | GiveBack) {
+        return Err(RepositoryError::Invalid(format!("{change} comes with a claim or its end, not by itself")));
+    }
+    Ok(())
+}
+
+/// How long a lease lasts, in milliseconds of which it has at least one.
+pub(crate) fn check_ttl(ttl: Duration) -> Result<i64> {
+    match milliseconds(ttl) {
+        0 => Err(RepositoryError::Invalid("a lease must last a millisecond at least".to_owned())),
+        ttl_ms => Ok(ttl_ms),
+    }
+}
+
+/// Checks that the numbers of charges can be stored.
+pub(crate) fn check_charges(charges: &[Charge]) -> Result<()> {
+    for Charge { model, tokens, .. } in charges {
+        let counts = [tokens.input, tokens.output, tokens.cache_read, tokens.cache_write, tokens.reasoning];
+        if counts.iter().any(|&count| i64::try_from(count).is_err()) {
+            let problem = format!("a token count of model `{}` is too large", shortened(model));
+            return Err(RepositoryError::Invalid(problem));
+        }
+    }
+    Ok(())
+}
+
+/// Checks a report, and gives its result as the JSON that is stored.
+pub(crate) fn check_report(report: &AttemptReport) -> Result<Option<Raw>> {
+    check_charges(&report.charges)?;
+    if let Some(file) = report.output_files.iter().find(|file| i64::try_from(file.size_bytes).is_err()) {
+        let problem = format!("the size of output file `{}` is too large", shortened(&file.path));
+        return Err(RepositoryError::Invalid(problem));
+    }
+    let Some(result) = &report.result else { return Ok(None) };
+    // One level deeper, as it is in a late report: whether a report can be stored must not depend on its hour.
+    to_json(&[result])?;
+    Ok(Some(Raw::from(to_json(result)?)))
+}
+
+/// A checked report in the form in which a late one is kept.
+pub(crate) fn late_result(report: &AttemptReport) -> Raw {
+    Raw::from(to_json(report).expect("`check_report` measured how deep it is"))
+}
+
+/// A duration in whole milliseconds; what is too long for that is as long as can be.
+pub(crate) fn milliseconds(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// How long a unit may not be claimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pause {
+    /// When it ends, in whole milliseconds.
+    pub(crate) not_before: DateTime<Utc>,
+    /// How far away that was when it was set.
+    pub(crate) delay_ms: i64,
+}
+
+impl Pause {
+    /// Until a time; `None` if that is not in the future.
+    pub(crate) fn until(not_before: DateTime<Utc>, now: Moment) -> Option<Pause> {
+        let not_before = whole_milliseconds(not_before);
+        let delay_ms = (not_before - now.wall).num_milliseconds();
+        (delay_ms > 0).then_some(Pause { not_before, delay_ms })
+    }
+
+    /// For some time; `None` if that is less than a millisecond.
+    pub(crate) fn lasting(delay: Duration, now: Moment) -> Option<Pause> {
+        let delay = TimeDelta::try_milliseconds(milliseconds(delay)).unwrap_or(TimeDelta::MAX);
+        let not_before = now.wall.checked_add_signed(delay).unwrap_or(DateTime::<Utc>::MAX_UTC);
+        Pause::until(not_before, now)
+    }
+
+    /// Whether it is over, or the calendar was set back since it began.
+    pub(crate) fn is_over(&self, now: Moment) -> bool {
+        let left_ms = (self.not_before - now.wall).num_milliseconds();
+        left_ms <= 0 || left_ms > self.delay_ms
+    }
+}
+
+/// When an inserted unit has waited too long, in boot time. Only what was accepted waits for somebody; what
+/// is submitted never has a deadline, and loses the one it had.
+pub(crate) fn queue_deadline_ms(unit: &NewUnit, intake: Intake, now: Moment) -> Option<i64> {
+    match intake {
+        Intake::Open => None,
+        Intake::AcceptedBy(_) => unit.queue_timeout.map(|timeout| now.boot_ms.saturating_add(milliseconds(timeout))),
+    }
+}
+
+/// The status of a worker once it took one more unit; `worker` is its status and load before, if it exists.
+pub(crate) fn take(slot: &Slot, worker: Option<(WorkerStatus, u32)>) -> Result<WorkerStatus> {
+    let (status, load) = worker.unzip();
+    let load = load.unwrap_or(0).saturating_add(1);
+    let change = if load >= slot.capacity { WorkerChange::TakeToCapacity } else { WorkerChange::TakeBelowCapacity };
+    match WorkerStatus::after(status, change) {
+        Some(next) if load <= slot.capacity => Ok(next),
+        _ => Err(illegal_for_worker(&slot.worker_id, status, change)),
+    }
+}
+
+/// The status of a worker once one of its attempts ended.
+///
+/// A worker that was restarted while it held a unit is STARTING, and stays so.
+pub(crate) fn give_back(status: WorkerStatus) -> WorkerStatus {
+    WorkerStatus::after(Some(status), WorkerChange::GiveBack).unwrap_or(status)
+}
+
+/// The status of a worker after a change that was asked for.
+pub(crate) fn changed_worker(
+    id: &WorkerId,
+    status: Option<WorkerStatus>,
+    change: WorkerChange,
+) -> Result<WorkerStatus> {
+    WorkerStatus::after(status, change).ok_or_else(|| illegal_for_worker(id, status, change))
+}
+
+fn illegal_for_worker(id: &WorkerId, status: Option<WorkerStatus>, change: WorkerChange) -> RepositoryError {
+    let status = status.map_or("ABSENT", WorkerStatus::name);
+    RepositoryError::Illegal { what: format!("worker `{id}`"), status, change: change.name() }
+}
+
+/// The unit's status after a change, if it can make it.
+pub(crate) fn changed_unit(id: &UnitId, status: UnitStatus, change: Change) -> Result<UnitStatus> {
+    status.after(change).ok_or_else(|| illegal_for_unit(id, status.name(), change))
+}
+
+/// The status of a unit that is wanted after all. What was purged has nothing left to be done.
+pub(crate) fn requeued(id: &UnitId, status: UnitStatus, is_purged: bool) -> Result<UnitStatus> {
+    let next = changed_unit(id, status, Change::Requeue)?;
+    if is_purged { Err(illegal_for_unit(id, "purged", Change::Requeue)) } else { Ok(next) }
+}
+
+fn illegal_for_unit(id: &UnitId, status: &'static str, change: Change) -> RepositoryError {
+    RepositoryError::Illegal { what: format!("unit `{id}`"), status, change: change.name() }
+}
+
+/// Why nothing more is to be expected from an owner; `None` as long as it may live.
+pub(crate) fn owner_loss(owner: &Owner, boot_id: &str) -> Option<&'static str> {
+    let known = &owner.process.boot_id;
+    if owner.ended_at.is_some() {
+        None
+    } else if !known.is_empty() && !boot_id.is_empty() && known != boot_id {
+        Some(loss::OTHER_BOOT)
+    } else {
+        owner.process.is_provably_dead(boot_id).then_some(loss::OWNER_DIED)
+    }
+}
+
+/// Messages were to follow more than there are.
+pub(crate) fn gap(lease: &Lease, count: u32, follows: u32) -> RepositoryError {
+    let Lease { unit_id, attempt_number, .. } = lease;
+    RepositoryError::Invalid(format!(
+        "attempt {attempt_number} of unit `{unit_id}` has {count} messages, not {follows}"
+    ))
+}
+
+/// The charges of an attempt, by model, once further ones replaced those of the same model.
+pub(crate) fn charged(stored: &[Charge], further: &[Charge]) -> Vec<Charge> {
+    let all = stored.iter().chain(further).map(|charge| (charge.model.as_str(), charge));
+    let by_model: std::collections::BTreeMap<&str, &Charge> = all.collect();
+    by_model.into_values().cloned().collect()
+}
+
+/// Whether the end of an attempt counts as a failure of its worker.
+pub(crate) fn is_failure(outcome: Outcome) -> bool {
+    matches!(outcome, Outcome::Failed | Outcome::TimedOut | Outcome::Lost)
+}
+
+/// Whether a report is the one that closed an attempt, sent again.
+///
+/// `stored` and `charges` are what the attempt has now, `closing_digest` is what the journal row says that
+/// closed it. Works on hashes, so that a purge in between does not matter.
+pub(crate) fn is_own_report(
+    attempt: &Attempt,
+    stored: &AttemptResult,
+    charges: &[Charge],
+    closing_digest: Option<&Hash>,
+    report: &AttemptReport,
+    result: Option<&Raw>,
+) -> bool {
+    let known = stored.hashes();
+    let hashes = ResultHashes {
+        rendered_prompt: known.rendered_prompt,
+        result: result.map(|json| Hash::of(json.as_bytes())),
+        output: report.output.as_deref().map(|text| Hash::of(text.as_bytes())),
+        late_result: None,
+    };
+    let output_files = report.output_files.clone();
+    let would_be = AttemptResult { output_files, purged: Some(hashes), ..AttemptResult::default() };
+    let digest = would_be.digest(&charged(charges, &report.charges));
+    // A report without a failure may have become one: given back too often.
+    let is_same_failure = report.ending.failure().is_none_or(|failure| attempt.failure.as_ref() == Some(failure));
+    known.late_result.is_none()
+        && attempt.outcome == Some(report.ending.outcome())
+        && is_same_failure
+        && closing_digest == Some(&digest)
+}
+
+/// Somebody asked for a unit by a key that was never given.
+pub(crate) fn no_such_key(unit: UnitKey) -> RepositoryError {
+    RepositoryError::Invalid(format!("there is no unit with the key {}", unit.0))
+}
+
+/// Somebody asked for an attempt that was never made.
+pub(crate) fn no_such_attempt(attempt: AttemptKey) -> RepositoryError {
+    RepositoryError::Invalid(format!(
+        "there is no attempt {} of the unit with the key {}",
+        attempt.number, attempt.unit.0
+    ))
+}
+
+/// How many items a page has at most, whatever was wished for.
+pub(crate) fn page_limit(limit: usize) -> usize {
+    limit.clamp(1, PAGE_LIMIT)
+}
+
+/// An item of a page, with what decides where the page ends.
+pub(crate) struct PageItem<T> {
+    /// What to pass as `after` to go on behind it.
+    pub(crate) key: i64,
+    /// How many bytes of content it has.
+    pub(crate) len_bytes: usize,
+    /// The item itself.
+    pub(crate) item: T,
+}
+
+/// Takes items until the page is full by number or by bytes. Looks at one more, to tell if it was the last page.
+pub(crate) fn page<T>(limit: usize, items: impl IntoIterator<Item = Result<PageItem<T>>>) -> Result<Page<T>> {
+    let mut page = Page { items: Vec::new(), next: None };
+    let (mut last, mut total_bytes) = (0, 0_usize);
+    for item in items {
+        let PageItem { key, len_bytes, item } = item?;
+        if page.items.len() >= page_limit(limit) || total_bytes >= PAGE_LIMIT_BYTES {
+            page.next = Some(last);
+            break;
+        }
+        page.items.push(item);
+        last = key;
+        total_bytes = total_bytes.saturating_add(len_bytes);
+    }
+    Ok(page)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::{Clock, ManualClock};
+    use serde_json::{Value, json};
+
+    fn items(count: i64, len_bytes: usize) -> impl Iterator<Item = Result<PageItem<i64>>> {
+        (1..=count).map(move |key| Ok(PageItem { key, len_bytes, item: key }))
+    }
+
+    #[test]
+    fn a_page_ends_by_number_or_by_bytes_and_tells_whether_more_follows() {
+        assert_eq!(page(2, items(3, 0)).unwrap(), Page { items: vec![1, 2], next: Some(2) });
+        assert_eq!(page(2, items(2, 0)).unwrap(), Page { items: vec![1, 2], next: None });
+        assert_eq!(page(0, items(2, 0)).unwrap(), Page { items: vec![1], next: Some(1) });
+        assert_eq!(page(9, items(2, PAGE_LIMIT_BYTES)).unwrap(), Page { items: vec![1], next: Some(1) });
+        assert_eq!(page(9, items(3, PAGE_LIMIT_BYTES - 1)).unwrap(), Page { items: vec![1, 2], next: Some(2) });
+        assert_eq!(page(usize::MAX, items(2_000, 0)).unwrap().items.len(), PAGE_LIMIT);
+    }
+
+    #[test]
+    fn a_pause_is_over_in_time_or_when_the_calendar_was_set_back() {
+        let clock = ManualClock::new();
+        let pause = Pause::lasting(Duration::from_secs(10), clock.now()).unwrap();
+        assert!(!pause.is_over(clock.now()));
+        clock.jump_wall(TimeDelta::milliseconds(-1));
+        assert!(pause.is_over(clock.now()));
+        clock.jump_wall(TimeDelta::milliseconds(10_000));
+        assert!(!pause.is_over(clock.now()));
+        clock.jump_wall(TimeDelta::milliseconds(1));
+        assert!(pause.is_over(clock.now()));
+    }
+
+    #[test]
+    fn odd_times_are_no_pause_or_a_very_long_one() {
+        let now = ManualClock::new().now();
+        assert_eq!(Pause::lasting(Duration::from_micros(999), now), None);
+        assert_eq!(Pause::until(now.wall, now), None);
+        for pause in [Pause::lasting(Duration::MAX, now), Pause::until(DateTime::<Utc>::MAX_UTC, now)] {
+            assert!(!pause.unwrap().is_over(now));
+        }
+        assert_eq!(Pause::until(DateTime::<Utc>::MIN_UTC, now), None);
+    }
+
+    #[test]
+    fn a_worker_takes_up_to_its_capacity() {
+        let slot = Slot::with_capacity(WorkerId::new("w1").unwrap(), 2);
+        assert_eq!(take(&slot, None).unwrap(), WorkerStatus::Ready);
+        assert_eq!(take(&slot, Some((WorkerStatus::Ready, 1))).unwrap(), WorkerStatus::Busy);
+        let error = take(&slot, Some((WorkerStatus::Busy, 2))).unwrap_err().to_string();
+        assert_eq!(error, "worker `w1` is BUSY, which allows no TAKE_TO_CAPACITY");
+        assert!(take(&slot, Some((WorkerStatus::Ready, 2))).is_err());
+        assert!(take(&slot, Some((WorkerStatus::Starting, 0))).is_err());
+    }
+
+    #[test]
+    fn a_report_that_can_be_finished_can_also_be_late() {
+        let nested = |depth: usize| (0..depth).fold(Value::Null, |inner, _| json!([inner]));
+        let report = AttemptReport::completed().result(nested(255));
+        assert!(check_report(&report).unwrap().is_some());
+        assert!(!late_result(&report).as_bytes().is_empty());
+        assert!(check_report(&AttemptReport::completed().result(nested(256))).is_err());
+    }
+
+    #[test]
+    fn the_same_job_twice_is_the_same_whatever_its_numbers() {
+        let new = NewJob::named("j").settings(json!({ "rate": 0.1 + 0.2, "small": 5e-324, "odd": 6.930_612_4e-310 }));
+        let checked = check_new_job(&new).unwrap();
+        let NewJob { name, template, budget, settings } = checked.clone();
+        let job = Job { id: crate::job::JobId(1), name, template, budget, settings, created_at: DateTime::UNIX_EPOCH };
+        assert!(same_job(job, &check_new_job(&new).unwrap()).is_ok());
+    }
+}
