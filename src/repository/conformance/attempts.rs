@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::scene::{SECOND, Scene, give_up, retry, work};
+use super::scene::{Act, SECOND, Scene, give_up, retry, work};
 use crate::attempt::{AttemptReport, Beginning, OutputFile, Progress, Provenance};
 use crate::chain::{Hash, conversation_genesis};
 use crate::conversation::{Message, MessageContent, Part, Role, Truncation};
@@ -167,7 +167,7 @@ fn a_partial_message_is_replaced_until_the_whole_one_comes(scene: &Scene<'_>) {
 }
 
 fn a_partial_message_becomes_a_part_of_the_conversation_at_the_end(scene: &Scene<'_>) {
-    let ends: [(&str, fn(&Scene<'_>, &Lease)); 4] = [
+    let ends: [(&str, Act); 4] = [
         ("finish", |scene, lease| {
             scene.finish(lease, &give_up());
         }),

@@ -4,13 +4,12 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::scene::{SECOND, Scene, TTL, give_up, retry, retry_after, work};
+use super::scene::{Act, SECOND, Scene, TTL, give_up, retry, retry_after, work};
 use crate::attempt::{
     AttemptReport, Beginning, Failure, FailureKind, Next, Outcome, OutputFile, Progress, RELEASE_LIMIT,
 };
 use crate::chain::Hash;
 use crate::conversation::{Message, to_json};
-use crate::lease::Lease;
 use crate::money::{Charge, Money, Tokens};
 use crate::repository::{By, CancelAnswer, Closed, RepositoryError, Scope};
 use crate::unit::{Change, UnitStatus};
@@ -400,12 +399,11 @@ fn a_released_attempt_can_still_report(scene: &Scene<'_>) {
 /// Every verb on a unit in every status: it goes where the machine says, or stays where it is.
 fn every_change_leads_where_the_machine_says(scene: &Scene<'_>) {
     // 003-F41 to 003-F47, 004-F31.
-    type Attempted = fn(&Scene<'_>, &Lease);
-    let changes: [(Change, Attempted); 9] = [
+    let changes: [(Change, Act); 9] = [
         (Change::Claim, |scene, _| drop(scene.claim_up_to(1))),
         (Change::Start, |scene, lease| drop(scene.repository.start(lease, &Beginning::default()))),
         (Change::Complete, |scene, lease| {
-            drop(scene.repository.finish(lease, &AttemptReport::completed().output("x")))
+            drop(scene.repository.finish(lease, &AttemptReport::completed().output("x")));
         }),
         (Change::Retry, |scene, lease| drop(scene.repository.finish(lease, &retry().output("x")))),
         (Change::Fail, |scene, lease| drop(scene.repository.finish(lease, &give_up().output("x")))),

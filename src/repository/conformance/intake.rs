@@ -237,7 +237,7 @@ fn an_id_that_is_none_is_refused(scene: &Scene<'_>) {
     let (claimant, slot) = (Claimant::new(scene.owner, TTL), scene.slot());
     for id in no_names() {
         let unit = work(&id);
-        let inserted = scene.repository.insert(scene.job, &[unit.clone()], Intake::Open);
+        let inserted = scene.repository.insert(scene.job, std::slice::from_ref(&unit), Intake::Open);
         assert_refused!(inserted, RepositoryError::Invalid(_));
         assert_refused!(scene.repository.submit(scene.job, &unit, &claimant, &slot), RepositoryError::Invalid(_));
         let read = scene.repository.unit(scene.job, &id).expect_err("there is no such unit");

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::scene::{SECOND, Scene, TTL, give_up, retry, work};
+use super::scene::{Act, SECOND, Scene, TTL, give_up, retry, work};
 use crate::attempt::{AttemptReport, Beginning, FailureKind, Outcome, Progress};
 use crate::conversation::Message;
 use crate::lease::{Held, Lease, OwnerId};
@@ -33,7 +33,7 @@ cases![
 ];
 
 /// How a lease is lost; each leaves the unit in another status.
-const WAYS_TO_LOSE: &[(&str, fn(&Scene<'_>, &Lease))] = &[
+const WAYS_TO_LOSE: &[(&str, Act)] = &[
     ("expired", |scene, _| drop(scene.lose_all())),
     ("expired and claimed by another", |scene, _| {
         scene.lose_all();

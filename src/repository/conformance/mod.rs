@@ -199,11 +199,33 @@ fn said_by(panic: &(dyn Any + Send)) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::MemoryRepository;
+    use crate::testing::{Fault, FaultyRepository, Verb};
     use std::collections::BTreeSet;
 
     #[test]
     fn no_two_cases_have_the_same_name() {
         let names: BTreeSet<&str> = cases().map(|case| case.name()).collect();
         assert_eq!(names.len(), cases().count());
+    }
+
+    #[test]
+    fn a_repository_that_breaks_the_contract_is_told_how() {
+        let clock = ManualClock::new();
+        let memory = MemoryRepository::with_clock(clock.clone());
+        let faulty = FaultyRepository::new(Arc::new(memory));
+        faulty.on(Verb::Cancel, Fault::ErrorAlways);
+        let subject = OnManualClock::new(faulty, clock);
+        let case = cases().find(|case| case.name() == "a_cancel_says_what_it_found").unwrap();
+        let panic = catch_unwind(AssertUnwindSafe(|| case.run(&subject))).unwrap_err();
+        assert!(said_by(&*panic).contains("a fault that the test planned"));
+    }
+
+    #[test]
+    fn the_memory_repository_conforms() {
+        run(|| {
+            let clock = ManualClock::new();
+            Box::new(OnManualClock::new(MemoryRepository::with_clock(clock.clone()), clock))
+        });
     }
 }

@@ -1,6 +1,6 @@
 //! Who works, on what, and what becomes of it: `register_owner`, `end_owner`, `change_worker`.
 
-use super::scene::{SECOND, Scene, TTL, give_up, retry, slot, work};
+use super::scene::{Act, SECOND, Scene, TTL, give_up, retry, slot, work};
 use crate::attempt::{AttemptReport, Failure, FailureKind, Next, Outcome};
 use crate::lease::NewOwner;
 use crate::repository::{Intake, RepositoryError, Scope, Slot, loss};
@@ -180,24 +180,27 @@ fn a_worker_with_room_is_ready_and_a_full_one_is_busy(scene: &Scene<'_>) {
 
 fn a_worker_counts_what_it_completed_and_what_failed(scene: &Scene<'_>) {
     let slot = scene.slot();
-    let timed_out = || AttemptReport::timed_out(Failure::new(FailureKind::TIMED_OUT, "slow"), Next::GiveUp);
-    let ends: [(&str, &dyn Fn(&crate::lease::Lease), (u64, u64)); 6] = [
-        ("completed", &|lease| drop(scene.repository.finish(lease, &AttemptReport::completed())), (1, 0)),
-        ("failed", &|lease| drop(scene.repository.finish(lease, &give_up())), (1, 1)),
-        ("timed out", &|lease| drop(scene.repository.finish(lease, &timed_out())), (1, 2)),
-        ("lost", &|_| drop(scene.lose_all()), (1, 3)),
-        ("released", &|lease| drop(scene.repository.release(lease, None, "no time")), (1, 3)),
-        ("stopped", &|lease| drop(scene.repository.finish(lease, &AttemptReport::cancelled())), (1, 3)),
+    let ends: [(&str, Act, (u64, u64)); 6] = [
+        ("completed", |scene, lease| drop(scene.repository.finish(lease, &AttemptReport::completed())), (1, 0)),
+        ("failed", |scene, lease| drop(scene.repository.finish(lease, &give_up())), (1, 1)),
+        ("timed out", |scene, lease| drop(scene.repository.finish(lease, &too_slow())), (1, 2)),
+        ("lost", |scene, _| drop(scene.lose_all()), (1, 3)),
+        ("released", |scene, lease| drop(scene.repository.release(lease, None, "no time")), (1, 3)),
+        ("stopped", |scene, lease| drop(scene.repository.finish(lease, &AttemptReport::cancelled())), (1, 3)),
     ];
     for (way, end, expected) in ends {
         let lease = scene.assign_to(scene.owner, work(way), &slot).lease;
         scene.start(&lease);
-        end(&lease);
+        end(scene, &lease);
         let worker = scene.worker(&slot);
         assert_eq!((worker.units_completed, worker.units_failed), expected, "{way}");
         assert_eq!((worker.status, worker.load), (WorkerStatus::Ready, 0), "{way}");
     }
     assert_eq!(scene.worker(&slot).total_time, TTL, "the lost attempt is the one that took time");
+}
+
+fn too_slow() -> AttemptReport {
+    AttemptReport::timed_out(Failure::new(FailureKind::TIMED_OUT, "slow"), Next::GiveUp)
 }
 
 fn a_worker_on_its_way_out_stays_on_it(scene: &Scene<'_>) {

@@ -24,6 +24,9 @@ pub(super) const TTL: Duration = Duration::from_secs(60);
 
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 
+/// Something that happens to a unit that is leased, or was.
+pub(super) type Act = fn(&Scene<'_>, &Lease);
+
 /// A repository with a job and an owner.
 pub(super) struct Scene<'a> {
     pub(super) repository: &'a dyn Repository,
