@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::scene::{Act, SECOND, Scene, give_up, retry, work};
+use super::scene::{Act, SECOND, Scene, give_up, retry, too_deep, work};
 use crate::attempt::{AttemptReport, Beginning, OutputFile, Progress, Provenance};
 use crate::chain::{Hash, conversation_genesis};
 use crate::conversation::{Message, MessageContent, Part, Role, Truncation};
@@ -19,13 +19,13 @@ cases![
     a_conversation_without_words_has_a_head,
     messages_that_are_sent_again_are_not_doubled,
     a_gap_in_a_conversation_is_refused,
-    a_message_that_could_not_be_read_again_is_refused,
+    a_message_that_is_too_deep_is_refused,
     the_first_message_has_its_time,
     a_partial_message_is_replaced_until_the_whole_one_comes,
     a_partial_message_becomes_a_part_of_the_conversation_at_the_end,
     every_attempt_has_a_conversation_of_its_own,
     progress_keeps_what_it_does_not_mention,
-    counts_that_cannot_be_stored_are_refused,
+    what_could_not_be_read_again_is_refused,
     a_checkpoint_reaches_the_next_attempt,
     a_session_reaches_the_next_attempt,
 ];
@@ -121,10 +121,10 @@ fn a_gap_in_a_conversation_is_refused(scene: &Scene<'_>) {
     read_back(scene, &lease, &said);
 }
 
-fn a_message_that_could_not_be_read_again_is_refused(scene: &Scene<'_>) {
+fn a_message_that_is_too_deep_is_refused(scene: &Scene<'_>) {
     let lease = scene.processing("a").lease;
-    let deep = (0..300).fold(Value::Null, |inner, _| json!([inner]));
-    let said = [Message::user("one"), Message::new(Role::Assistant).part(Part::tool_use("t", "deep", deep))];
+    let call = Part::tool_use("t", "deep", too_deep());
+    let said = [Message::user("one"), Message::new(Role::Assistant).part(call)];
     let answer = scene.repository.append(&lease, 0, &said).and_then(|()| scene.repository.flush(&lease));
     assert_refused!(answer, RepositoryError::Invalid(_));
     assert_eq!(scene.messages(lease.attempt()), [], "all messages of a call are added, or none");
@@ -235,14 +235,16 @@ fn progress_keeps_what_it_does_not_mention(scene: &Scene<'_>) {
     assert_eq!(scene.last_row("a").change, Change::Start, "the journal has no row of it");
 }
 
-fn counts_that_cannot_be_stored_are_refused(scene: &Scene<'_>) {
+fn what_could_not_be_read_again_is_refused(scene: &Scene<'_>) {
     let lease = scene.processing("a").lease;
     let charge = Charge::unpriced("m", Tokens { cache_read: u64::MAX, ..Tokens::default() });
     let file = OutputFile { path: "x".into(), size_bytes: u64::MAX, hash: Hash::of(b"x") };
     let before = scene.snapshot("a");
     let progress = scene.repository.progress(&lease, &Progress::default().charge(charge.clone()));
     assert_refused!(progress, RepositoryError::Invalid(_));
-    for report in [AttemptReport::completed().charge(charge), AttemptReport::completed().output_file(file)] {
+    assert_refused!(scene.repository.checkpoint_at(&lease, &too_deep()), RepositoryError::Invalid(_));
+    let completed = AttemptReport::completed;
+    for report in [completed().charge(charge), completed().output_file(file), completed().result(too_deep())] {
         assert_refused!(scene.repository.finish(&lease, &report), RepositoryError::Invalid(_));
     }
     assert_eq!(scene.snapshot("a"), before);
@@ -287,7 +289,8 @@ fn a_session_reaches_the_next_attempt(scene: &Scene<'_>) {
     let third = scene.claim();
     assert_eq!(third.resume_session.as_deref(), Some("first"), "the second had none");
     scene.repository.progress(&third.lease, &Progress::default().session("third")).expect("it is held");
-    scene.lose_all();
+    scene.finish(&third.lease, &retry());
+    assert_eq!(scene.attempt(&third.lease).session_id.as_deref(), Some("third"), "the report did not say otherwise");
     assert_eq!(scene.claim().resume_session.as_deref(), Some("third"));
 
     assert_eq!(scene.assign(NewUnit::new("b")).resume_session, None);

@@ -246,7 +246,8 @@ fn a_queue_timeout_runs_only_for_what_is_accepted_and_was_never_claimed(scene: &
 }
 
 fn a_claim_whose_answer_was_lost_is_found_by_its_token(scene: &Scene<'_>) {
-    scene.insert_all(&["a", "b"]);
+    scene.insert(work("a"));
+    scene.insert(work("b").priority(1));
     let request = scene.request(scene.owner, Scope::Pending, scene.slots(2));
     let claims = scene.repository.claim(&request).expect("two wait");
     let token = request.claimant.token;
@@ -359,6 +360,12 @@ fn a_batch_does_not_overload_a_worker(scene: &Scene<'_>) {
     let request = scene.request(scene.owner, Scope::Pending, vec![two.clone(), two.clone()]);
     assert_eq!(ids(&scene.repository.claim(&request).expect("it can take two")), ["a", "b"]);
     assert_eq!(scene.worker(&two).load, 2);
+
+    let many = Slot::with_capacity(scene.slot().worker_id, 9);
+    scene.assign_to(scene.owner, work("d"), &many);
+    let fewer = Slot::with_capacity(many.worker_id, 1);
+    let request = scene.request(scene.owner, Scope::Pending, vec![fewer]);
+    assert_refused!(scene.repository.claim(&request), RepositoryError::Illegal { .. });
 
     let request = scene.request(scene.owner, Scope::Pending, vec![one.clone(), one]);
     assert_eq!(ids(&scene.repository.claim(&request).expect("only one is left to take")), ["c"]);

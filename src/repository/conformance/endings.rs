@@ -33,6 +33,7 @@ cases![
     only_what_failed_or_was_cancelled_is_requeued,
     a_late_report_stays_on_its_attempt_with_its_charges,
     a_late_report_that_is_sent_again_changes_nothing,
+    another_report_is_not_the_same_sent_again,
     a_released_attempt_can_still_report,
     every_change_leads_where_the_machine_says,
 ];
@@ -223,19 +224,18 @@ fn a_release_frees_the_unit_and_counts_as_no_attempt(scene: &Scene<'_>) {
 
 fn a_release_counts_after_a_hundred(scene: &Scene<'_>) {
     let slot = scene.slot();
-    let release = || {
-        let lease = scene.assign_to(scene.owner, work("a").max_retries(1), &slot).lease;
-        scene.release(&lease, None, "again")
-    };
+    let assign = || scene.assign_to(scene.owner, work("a").max_retries(2), &slot).lease;
+    let release = || scene.release(&assign(), None, "again");
+    scene.finish(&assign(), &retry());
     for _ in 0..RELEASE_LIMIT {
         assert_eq!(release().change, Change::Release);
     }
-    assert_eq!(scene.unit("a").attempts_used, 0);
+    assert_eq!(scene.unit("a").attempts_used, 1, "only the retry counts");
     assert_eq!(release().change, Change::Release);
-    assert_eq!(scene.unit("a").attempts_used, 1, "one too many is an attempt");
+    assert_eq!(scene.unit("a").attempts_used, 2, "one too many is an attempt");
     assert_eq!(release().change, Change::Fail);
     let unit = scene.unit("a");
-    assert_eq!((unit.status, unit.attempt_count), (UnitStatus::Failed, RELEASE_LIMIT + 2));
+    assert_eq!((unit.status, unit.attempt_count), (UnitStatus::Failed, RELEASE_LIMIT + 3));
     assert_eq!(unit.failure.map(|failure| failure.kind), Some(FailureKind::RELEASED));
 
     scene.requeue("a").expect("it is FAILED");
@@ -384,6 +384,18 @@ fn a_late_report_that_is_sent_again_changes_nothing(scene: &Scene<'_>) {
     assert_eq!(scene.journal(), before);
     assert_refused!(scene.repository.finish(&lease, &report("two")), RepositoryError::Stale { .. });
     assert_eq!(scene.journal().len(), before.len() + 1, "another report is another row");
+}
+
+fn another_report_is_not_the_same_sent_again(scene: &Scene<'_>) {
+    let lease = scene.processing("a").lease;
+    scene.finish(&lease, &give_up());
+    let failed = |message: &str| AttemptReport::failed(Failure::new(FailureKind::EXECUTOR, message), Next::GiveUp);
+    for report in [failed("otherwise"), AttemptReport::completed(), give_up().output("and this")] {
+        let row_count = scene.journal().len();
+        assert_refused!(scene.repository.finish(&lease, &report), RepositoryError::Stale { .. });
+        assert_eq!(scene.journal().len(), row_count + 1, "it is a late report: {report:?}");
+    }
+    assert_eq!(scene.attempt(&lease).failure.as_ref(), give_up().ending.failure());
 }
 
 fn a_released_attempt_can_still_report(scene: &Scene<'_>) {

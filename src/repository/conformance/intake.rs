@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use chrono::TimeDelta;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::scene::{Scene, TTL, ids, work};
+use super::scene::{Scene, TTL, ids, too_deep, work};
 use crate::attempt::AttemptReport;
 use crate::job::{JobId, NewJob};
 use crate::lease::OwnerId;
@@ -17,7 +17,7 @@ use crate::worker::WorkerStatus;
 cases![
     a_job_is_created_once_and_found_by_its_name,
     a_job_of_the_same_name_with_another_content_is_a_conflict,
-    a_job_needs_a_name,
+    a_job_needs_a_name_and_settings_that_can_be_read_again,
     what_is_not_there_is_unknown,
     a_new_unit_waits_with_all_that_it_was_given,
     what_makes_a_unit_is_kept_byte_for_byte,
@@ -77,10 +77,12 @@ fn a_job_of_the_same_name_with_another_content_is_a_conflict(scene: &Scene<'_>) 
     assert_eq!(scene.repository.job_named("a").expect("names can be looked up"), Some(job));
 }
 
-fn a_job_needs_a_name(scene: &Scene<'_>) {
+fn a_job_needs_a_name_and_settings_that_can_be_read_again(scene: &Scene<'_>) {
     for name in no_names() {
         assert_refused!(scene.repository.create_job(&NewJob::named(name)), RepositoryError::Invalid(_));
     }
+    let deep = NewJob::named("deep").settings(too_deep());
+    assert_refused!(scene.repository.create_job(&deep), RepositoryError::Invalid(_));
     for name in ODD_NAMES {
         let job = scene.repository.create_job(&NewJob::named(*name)).expect("an odd name is a name");
         assert_eq!(scene.repository.job(job.id).expect("it exists").name, *name);
@@ -433,8 +435,4 @@ fn full_unit() -> NewUnit {
         .workspace_dir("/tmp/book")
         .max_iterations(4)
         .idempotent()
-}
-
-fn too_deep() -> Value {
-    (0..300).fold(Value::Null, |inner, _| json!([inner]))
 }

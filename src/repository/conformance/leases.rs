@@ -95,6 +95,15 @@ fn a_forged_lease_writes_nothing_at_all(scene: &Scene<'_>) {
         assert_refused!(finished, RepositoryError::Stale { .. });
     }
     assert_eq!(scene.snapshot("a"), before);
+
+    // Nor is it a late report of an attempt that has ended.
+    scene.finish(&claim.lease, &give_up());
+    let before = scene.snapshot("a");
+    for lease in [forge(0, 1), forge(2, 1), forge(1, 2)] {
+        let finished = scene.repository.finish(&lease, &AttemptReport::completed());
+        assert_refused!(finished, RepositoryError::Stale { .. });
+    }
+    assert_eq!(scene.snapshot("a"), before);
 }
 
 /// Everything but `finish` that a lease gives the right to do. An append may be told later, by the flush.

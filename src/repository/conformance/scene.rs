@@ -5,10 +5,11 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
+use serde_json::{Value, json};
 
 use super::Subject;
 use crate::attempt::{Attempt, AttemptKey, AttemptReport, Beginning, Failure, FailureKind, Next};
-use crate::conversation::StoredMessage;
+use crate::conversation::{JSON_DEPTH_LIMIT, StoredMessage};
 use crate::job::{JobId, NewJob};
 use crate::lease::{Claim, Lease, NewOwner, OwnerId};
 use crate::process::Process;
@@ -299,6 +300,11 @@ pub(super) fn retry_after(after: Duration) -> AttemptReport {
 /// A failure that is final.
 pub(super) fn give_up() -> AttemptReport {
     AttemptReport::failed(Failure::new(FailureKind::EXECUTOR, "it is hopeless"), Next::GiveUp)
+}
+
+/// JSON that is nested deeper than could be read again.
+pub(super) fn too_deep() -> Value {
+    (0..=JSON_DEPTH_LIMIT).fold(Value::Null, |inner, _| json!([inner]))
 }
 
 /// The names of claimed units, in the order of the claim.
