@@ -460,12 +460,15 @@ impl AttemptResult {
         })
     }
 
-    /// The hash over all that the attempt left behind and what it cost, which the journal keeps.
+    /// The hash over how the attempt ended, what it left behind and what it cost, which the journal keeps.
     ///
     /// It is made of the hashes of the contents, so that it can be checked after a purge too.
-    pub fn digest(&self, charges: &[Charge]) -> Hash {
+    pub fn digest(&self, outcome: Option<Outcome>, failure: Option<&Failure>, charges: &[Charge]) -> Hash {
         let hashes = self.hashes();
         let mut digest = Hash::builder("attempt")
+            .optional_text(outcome.map(Outcome::name))
+            .optional_text(failure.map(|failure| failure.kind.as_str()))
+            .optional_text(failure.map(|failure| failure.message.as_str()))
             .optional_hash(hashes.rendered_prompt.as_ref())
             .optional_hash(hashes.result.as_ref())
             .optional_hash(hashes.output.as_ref())

@@ -1,10 +1,10 @@
 //! Runs LLM work units: thousands of prompts or agent runs, each one durable, each one
 //! accounted for in money, each one readable weeks later. No async.
 //!
-//! What travels is a [unit](unit) of a [job]; each execution of it is an
+//! What travels is a [unit](mod@unit) of a [job]; each execution of it is an
 //! [attempt], done under a [lease] by a [worker], which leaves a [conversation]
 //! and a bill in [money]. All of it is kept in a [repository], and
-//! [`audit::verify`] shows that it was kept.
+//! [`audit::verify()`] shows that it was kept.
 //!
 //! ```text
 //!            insert / submit           claim            start, append, progress        finish

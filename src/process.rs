@@ -22,7 +22,11 @@ pub struct Process {
 impl Process {
     /// The running process, in the boot that a clock tells.
     pub fn this(boot_id: &str) -> Process {
-        let pid = std::process::id();
+        Process::of(std::process::id(), boot_id)
+    }
+
+    /// The process that has a number now. Ask while it cannot have been reaped yet, as a parent can.
+    pub fn of(pid: u32, boot_id: &str) -> Process {
         let start_ticks = match system::look_up(pid) {
             Seen::Alive { start_ticks } => start_ticks,
             Seen::Gone | Seen::Unknown => 0,
@@ -34,8 +38,7 @@ impl Process {
     ///
     /// `false` may mean that it runs, or that nobody can tell from here.
     pub fn is_provably_dead(&self, boot_id: &str) -> bool {
-        let is_comparable = self.boot_id == boot_id && !self.boot_id.is_empty() && self.start_ticks != 0;
-        if !is_comparable || self.pid_namespace != system::pid_namespace() {
+        if !self.is_comparable(boot_id) {
             return false;
         }
         match system::look_up(self.pid) {
@@ -43,6 +46,19 @@ impl Process {
             Seen::Alive { start_ticks } => start_ticks != self.start_ticks,
             Seen::Unknown => false,
         }
+    }
+
+    /// Whether it is certain that the process still runs.
+    ///
+    /// `false` may mean that it ended, or that nobody can tell from here.
+    pub fn is_provably_alive(&self, boot_id: &str) -> bool {
+        self.is_comparable(boot_id) && system::look_up(self.pid) == Seen::Alive { start_ticks: self.start_ticks }
+    }
+
+    /// Whether its number means here what it meant where it was written down.
+    fn is_comparable(&self, boot_id: &str) -> bool {
+        let is_known = !self.boot_id.is_empty() && self.start_ticks != 0;
+        is_known && self.boot_id == boot_id && self.pid_namespace == system::pid_namespace()
     }
 }
 
@@ -119,18 +135,20 @@ mod tests {
         let this = Process::this(&boot_id);
         assert!(this.start_ticks > 0);
         assert!(!this.is_provably_dead(&boot_id));
+        assert!(this.is_provably_alive(&boot_id));
     }
 
     #[test]
     fn a_child_is_dead_once_it_ended_even_before_it_is_reaped() {
         let boot_id = SystemClock.boot_id();
         let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
-        let Seen::Alive { start_ticks } = system::look_up(child.id()) else { panic!("the child runs") };
-        let process = Process { pid: child.id(), start_ticks, ..Process::this(&boot_id) };
+        let process = Process::of(child.id(), &boot_id);
         assert!(!process.is_provably_dead(&boot_id));
+        assert!(process.is_provably_alive(&boot_id));
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(process.is_provably_dead(&boot_id));
+        assert!(!process.is_provably_alive(&boot_id));
     }
 
     #[test]
@@ -149,6 +167,9 @@ mod tests {
         assert!(!gone.is_provably_dead("another boot"));
         assert!(!Process { pid_namespace: 1, ..gone.clone() }.is_provably_dead(&boot_id));
         assert!(!Process { start_ticks: 0, ..gone }.is_provably_dead(&boot_id));
+        let this = Process::this(&boot_id);
+        assert!(!this.is_provably_alive("another boot"));
+        assert!(!Process { pid_namespace: 1, ..this }.is_provably_alive(&boot_id));
     }
 
     #[test]

@@ -553,7 +553,7 @@ pub struct WorkUnit {
     pub fence: i64,
     /// The pool that accepted it and will claim it.
     pub accepted_by: Option<OwnerId>,
-    /// Not to be claimed earlier.
+    /// Not to be claimed earlier; `None` once a claim found that the time has come.
     pub not_before: Option<DateTime<Utc>>,
     /// When it was stored.
     pub created_at: DateTime<Utc>,

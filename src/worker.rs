@@ -113,7 +113,7 @@ impl WorkerStatus {
             (Some(Starting), WorkerChange::Ready) => Ready,
             (Some(Ready | Busy), WorkerChange::GiveBack) => Ready,
             // What ends while the worker is on its way out does not bring it back.
-            (Some(Tainted | ShuttingDown), WorkerChange::GiveBack) => from?,
+            (Some(Starting | Tainted | ShuttingDown), WorkerChange::GiveBack) => from?,
             (Some(Ready | Busy), WorkerChange::Taint) => Tainted,
             (Some(Tainted), WorkerChange::Restart) => Starting,
             (Some(Starting | Ready | Busy | Tainted), WorkerChange::ShutDown) => ShuttingDown,

@@ -156,6 +156,9 @@ pub(crate) fn queue_deadline_ms(unit: &NewUnit, intake: Intake, now: Moment) -> 
     }
 }
 
+/// What is said of a unit whose queue timeout passed.
+pub(crate) const QUEUE_TIMEOUT_MESSAGE: &str = "waited longer than its queue timeout";
+
 /// The status of a worker once it took one more unit; `worker` is its status and load before, if it exists.
 pub(crate) fn take(slot: &Slot, worker: Option<(WorkerStatus, u32)>) -> Result<WorkerStatus> {
     let (status, load) = worker.unzip();
@@ -256,7 +259,7 @@ pub(crate) fn is_own_report(
     };
     let output_files = report.output_files.clone();
     let would_be = AttemptResult { output_files, purged: Some(hashes), ..AttemptResult::default() };
-    let digest = would_be.digest(&charged(charges, &report.charges));
+    let digest = would_be.digest(attempt.outcome, attempt.failure.as_ref(), &charged(charges, &report.charges));
     // A report without a failure may have become one: given back too often.
     let is_same_failure = report.ending.failure().is_none_or(|failure| attempt.failure.as_ref() == Some(failure));
     known.late_result.is_none()
@@ -298,11 +301,12 @@ pub(crate) fn page<T>(limit: usize, items: impl IntoIterator<Item = Result<PageI
     let mut page = Page { items: Vec::new(), next: None };
     let (mut last, mut total_bytes) = (0, 0_usize);
     for item in items {
-        let PageItem { key, len_bytes, item } = item?;
+        // That there is another is enough to know; whether it can be read is the next page's concern.
         if page.items.len() >= page_limit(limit) || total_bytes >= PAGE_LIMIT_BYTES {
             page.next = Some(last);
             break;
         }
+        let PageItem { key, len_bytes, item } = item?;
         page.items.push(item);
         last = key;
         total_bytes = total_bytes.saturating_add(len_bytes);

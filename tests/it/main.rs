@@ -1,1 +1,3 @@
-//! The view from outside.
+//! The view from outside: one binary, a module for each concern.
+
+mod smoke;

@@ -173,14 +173,14 @@ impl Store {
         let terms = Terms::of(&request.claimant, now)?;
         self.job(request.job_id)?;
         self.check_owner(terms.owner)?;
-        request.slots.iter().try_for_each(|slot| self.check_take(terms.owner, slot))?;
+        self.check_takes(terms.owner, &request.slots)?;
 
+        self.end_pauses(now);
         let mut granted = self.candidates(request, now);
         let lost = self.to_take_back(request, request.slots.len() - granted.len(), now);
         // Taken back, they wait for anybody and are due at once; so each is granted that has something to send.
         granted.extend(lost.iter().copied().filter(|&key| self.has_prompt(self.unit(key))));
         self.sort_by_turn(&mut granted);
-        self.check_takes(terms.owner, &request.slots[..granted.len()], &lost)?;
 
         for key in lost {
             self.lose(key, By::new(actor::SWEEP, loss::LEASE_RAN_OUT), now);
@@ -228,16 +228,18 @@ impl Store {
         rules::take(slot, worker.map(|worker| (worker.status, worker.load))).map(drop)
     }
 
-    /// Checks, on a copy, that the workers can take a unit for each slot once they were rid of the lost ones.
-    fn check_takes(&self, owner: OwnerId, slots: &[Slot], lost: &[UnitKey]) -> Result<()> {
+    /// Forgets the pauses of units that are due.
+    fn end_pauses(&mut self, now: Moment) {
+        for unit in self.units.values_mut() {
+            unit.pause = unit.pause.filter(|pause| !pause.is_over(now));
+        }
+    }
+
+    /// Checks, on a copy, that the workers can take a unit for each slot.
+    fn check_takes(&self, owner: OwnerId, slots: &[Slot]) -> Result<()> {
         let of_owner = self.workers.values().filter(|worker| worker.owner == owner);
         let mut workers: BTreeMap<&WorkerId, _> =
             of_owner.map(|worker| (&worker.id, (worker.status, worker.load))).collect();
-        for holder in lost.iter().filter_map(|&key| self.unit(key).holder.as_ref()) {
-            if let Some((status, load)) = workers.get_mut(&holder.worker_id).filter(|_| holder.owner == owner) {
-                (*status, *load) = (rules::give_back(*status), load.saturating_sub(1));
-            }
-        }
         for slot in slots {
             let before = workers.get(&slot.worker_id).copied();
             let status = rules::take(slot, before)?;

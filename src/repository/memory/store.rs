@@ -335,8 +335,8 @@ impl AttemptRecord {
         self.charges = rules::charged(&self.charges, further);
     }
 
-    /// The hash over what it left behind.
+    /// The hash over how it ended and what it left behind.
     pub(super) fn digest(&self) -> Hash {
-        self.result.digest(&self.charges)
+        self.result.digest(self.attempt.outcome, self.attempt.failure.as_ref(), &self.charges)
     }
 }

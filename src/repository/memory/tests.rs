@@ -182,7 +182,7 @@ fn what_a_lost_attempt_reports_stays_on_the_attempt() {
     assert_eq!(scene.changes(), expected);
     let row = scene.checked_journal().pop().unwrap();
     let charges = scene.repository.charges(lost.attempt()).unwrap();
-    assert_eq!(row.digest, Some(result.digest(&charges)));
+    assert_eq!(row.digest, Some(result.digest(attempts[0].outcome, attempts[0].failure.as_ref(), &charges)));
 }
 
 #[test]
@@ -257,7 +257,8 @@ fn a_purge_removes_contents_and_keeps_what_proves_them() {
     let result = scene.repository.attempt_result(lease.attempt()).unwrap();
     let rows = scene.checked_journal();
     let closing = rows.iter().find(|row| row.head.is_some()).unwrap();
-    assert_eq!(closing.digest, Some(result.digest(&scene.repository.charges(lease.attempt()).unwrap())));
+    let charges = scene.repository.charges(lease.attempt()).unwrap();
+    assert_eq!(closing.digest, Some(result.digest(Some(Outcome::Failed), report.ending.failure(), &charges)));
     assert_eq!(closing.head, Some(message.link));
 
     // Its own report is still recognised, another one no longer kept, and nothing is left to be done again.
@@ -282,8 +283,7 @@ fn a_claim_that_asks_too_much_of_a_worker_changes_nothing() {
     assert_eq!(scene.changes().len(), 4);
     assert!(scene.repository.flush(&lost).is_ok());
 
-    // A slot that gets no unit asks nothing.
-    let request = scene.request(&["w2", "w3", "w3"]);
+    let request = scene.request(&["w2", "w3"]);
     let claims = scene.repository.claim(&request).unwrap();
     let names: Vec<&str> = claims.iter().map(|claim| claim.lease.unit_id.as_str()).collect();
     assert_eq!(names, ["a", "b"]);

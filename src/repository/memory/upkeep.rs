@@ -207,7 +207,9 @@ impl Store {
         let before = whole_milliseconds(before);
         let ended_before = |unit: &&UnitRecord| unit.completed_at.is_some_and(|completed_at| completed_at < before);
         let to_purge = self.units.values().filter(ended_before).filter(|unit| unit.purged_at.is_none());
-        let keys: Vec<UnitKey> = to_purge.map(|unit| unit.key).take(PURGE_LIMIT).collect();
+        let mut to_purge: Vec<_> = to_purge.map(|unit| (unit.completed_at, unit.key)).collect();
+        to_purge.sort_unstable();
+        let keys = to_purge.into_iter().map(|(_, key)| key).take(PURGE_LIMIT);
 
         let mut purged = Purged::default();
         for key in keys {

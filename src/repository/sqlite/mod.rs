@@ -1,4 +1,478 @@
-//! stub
-/// x
+//! One file on one machine: SQLite, written by one thread, read by many.
+//!
+//! | file | idea |
+//! |---|---|
+//! | `open` | what is ours, what is refused, how a new file comes to be |
+//! | `migrate` | the schema, and how an older one becomes today's |
+//! | `queue`, `writer` | all changes go through one thread, which commits whatever waits as one transaction |
+//! | `book` | an open transaction, the journal's chain, what the writer remembers |
+//! | `units`, `attempts`, `owners`, `purge` | the verbs, in the order a unit travels |
+//! | `messages`, `rows` | between rows and records |
+//! | `readers`, `read`, `archive` | reading, beside the writer or without one |
+//!
+//! # Locking
+//!
+//! Every write transaction is `BEGIN IMMEDIATE`, so it has the lock before it reads. One process has one writer for a
+//! file, whatever the number of repositories opened on it; several processes take turns.
+//!
+//! # Durability
+//!
+//! Write-ahead log with `synchronous=FULL`: what was acknowledged survives a power loss.
+//!
+//! # Weaknesses
+//!
+//! [`counts`](Archive::counts) and [`costs`](Archive::costs) look at every row of a job: an index for them would cost
+//! every unit more than they are worth.
+
+mod archive;
+mod attempts;
+mod book;
+mod messages;
+mod migrate;
+mod open;
+mod owners;
+mod purge;
+mod queue;
+mod read;
+mod readers;
+mod rows;
+mod units;
+mod writer;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use serde_json::Value;
+
+pub use self::archive::SqliteArchive;
+use self::attempts::ReportRow;
+use self::book::Memory;
+use self::messages::NewMessage;
+pub use self::open::OpenError;
+use self::open::Place;
+use self::units::{NewRow, Taken, read_claimed};
+use self::writer::{Order, Patience, Writer, WriterThread};
+use super::{
+    Archive, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Insertion, Intake, JournalEntry, Page,
+    Purged, Repository, Result, Slot, StoredInputs, Submitted, Swept, UnitFilter, rules,
+};
+use crate::attempt::{Attempt, AttemptKey, AttemptReport, AttemptResult, Beginning, Progress};
+use crate::clock::{Clock, SystemClock};
+use crate::conversation::{Message, StoredMessage, to_json};
+use crate::job::{Job, JobId, NewJob};
+use crate::lease::{Claim, Held, Lease, NewOwner, Owner, OwnerId};
+use crate::money::Charge;
+use crate::unit::{NewUnit, UnitKey, WorkUnit};
+use crate::worker::{Worker, WorkerChange};
+
+/// A repository in one SQLite file. Clones share it, and so does whoever opens the same file again in this process.
+///
+/// ```
+/// use workcrew::{Archive, NewJob, NewUnit, Repository, SqliteRepository, UnitStatus};
+/// use workcrew::repository::Intake;
+///
+/// let folder = tempfile::tempdir()?;
+/// let repository = SqliteRepository::open(folder.path().join("batch.db"))?;
+/// let job = repository.create_job(&NewJob::named("summaries"))?;
+/// repository.insert(job.id, &[NewUnit::new("page-1").prompt("Summarise page 1.")], Intake::Open)?;
+/// assert_eq!(repository.unit(job.id, "page-1")?.status, UnitStatus::Pending);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct SqliteRepository {
+    shared: Arc<Shared>,
+}
+
+/// What all repositories on one file in this process share.
 #[derive(Debug)]
-pub struct SqliteRepository;
+struct Shared {
+    place: Place,
+    writer: Writer,
+    thread: Option<JoinHandle<()>>,
+    archive: SqliteArchive,
+    clock: Arc<dyn Clock>,
+}
+
+/// What is open, by device and inode.
+type OpenFiles = HashMap<(u64, u64), Weak<Shared>>;
+
+/// The files that are open in this process.
+static OPEN_FILES: LazyLock<Mutex<OpenFiles>> = LazyLock::new(Mutex::default);
+
+/// How a database is opened.
+///
+/// ```
+/// use std::time::Duration;
+/// use workcrew::repository::sqlite::SqliteOptions;
+///
+/// let folder = tempfile::tempdir()?;
+/// let repository = SqliteOptions::new().busy_timeout(Duration::from_secs(1)).open(folder.path().join("batch.db"))?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct SqliteOptions {
+    clock: Arc<dyn Clock>,
+    patience: Patience,
+    is_chained: bool,
+}
+
+impl SqliteOptions {
+    /// The defaults.
+    pub fn new() -> SqliteOptions {
+        let patience = Patience { busy: Duration::from_secs(5), failing: Duration::from_secs(60) };
+        SqliteOptions { clock: Arc::new(SystemClock), patience, is_chained: true }
+    }
+
+    /// Where time comes from (the machine's clocks).
+    pub fn clock(mut self, clock: impl Clock) -> SqliteOptions {
+        self.clock = Arc::new(clock);
+        self
+    }
+
+    /// How long a change waits while another process has the file locked (5 seconds).
+    pub fn busy_timeout(mut self, timeout: Duration) -> SqliteOptions {
+        self.patience.busy = timeout;
+        self
+    }
+
+    /// How long what an attempt brought is kept and tried again while the storage fails, for example because
+    /// the disk is full (60 seconds). Other changes fail at once.
+    pub fn write_patience(mut self, patience: Duration) -> SqliteOptions {
+        self.patience.failing = patience;
+        self
+    }
+
+    /// Leaves the links of messages and journal out, to measure what they cost. Such a database does not verify.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    pub fn without_chain(mut self) -> SqliteOptions {
+        self.is_chained = false;
+        self
+    }
+
+    /// Opens a file, or makes a new one.
+    ///
+    /// If the file is already open in this process, that repository is shared, with the options it was opened with.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`] says why it was refused.
+    pub fn open(self, path: impl AsRef<Path>) -> std::result::Result<SqliteRepository, OpenError> {
+        let place = open::find_or_create(path.as_ref())?;
+        let mut open_files = OPEN_FILES.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(shared) = open_files.get(&place.identity()).and_then(Weak::upgrade) {
+            return Ok(SqliteRepository { shared });
+        }
+        let shared = Arc::new(self.start(place.clone())?);
+        open_files.insert(place.identity(), Arc::downgrade(&shared));
+        Ok(SqliteRepository { shared })
+    }
+
+    fn start(self, place: Place) -> std::result::Result<Shared, OpenError> {
+        let connection = open::writing_connection(&place, &self.clock.boot_id(), self.patience.busy)?;
+        let writer = Writer::new();
+        let memory = Memory::new(self.is_chained);
+        let thread = WriterThread::new(&writer, connection, memory, self.patience, place.clone());
+        let thread = std::thread::Builder::new().name("workcrew-writer".to_owned()).spawn(move || thread.serve());
+        let thread =
+            thread.map_err(|error| OpenError::Failed { path: place.path().to_owned(), source: error.into() })?;
+        let archive = SqliteArchive::beside_writer(place.clone());
+        Ok(Shared { place, writer, thread: Some(thread), archive, clock: self.clock })
+    }
+}
+
+impl Default for SqliteOptions {
+    fn default() -> SqliteOptions {
+        SqliteOptions::new()
+    }
+}
+
+impl SqliteRepository {
+    /// Opens a file, or makes a new one, with the default [options](SqliteOptions).
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`] says why it was refused.
+    pub fn open(path: impl AsRef<Path>) -> std::result::Result<SqliteRepository, OpenError> {
+        SqliteOptions::new().open(path)
+    }
+
+    /// Where the file is.
+    pub fn path(&self) -> &Path {
+        self.shared.place.path()
+    }
+
+    /// Copies the database into a new file while it is in use, by SQLite's own means.
+    ///
+    /// The copy is a whole database of one moment.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](super::RepositoryError::Invalid) if something is there already; storage errors.
+    pub fn backup(&self, to: impl AsRef<Path>) -> Result<PathBuf> {
+        let to = to.as_ref();
+        self.shared.archive.look(|connection| purge::backup(connection, to))?;
+        Ok(to.to_owned())
+    }
+
+    fn run<T: Send + 'static>(
+        &self,
+        order: Order,
+        work: impl FnMut(&mut book::Book<'_>) -> book::Answer<T> + Send + 'static,
+    ) -> Result<T> {
+        self.shared.writer.run(order, work)
+    }
+
+    fn claims_of(&self, leases: Vec<Lease>) -> Result<Vec<Claim>> {
+        leases.into_iter().map(|lease| self.shared.archive.claim_of(lease)).collect()
+    }
+}
+
+impl Drop for Shared {
+    /// Writes what still waits, and leaves the file without a log if nobody else has it open.
+    fn drop(&mut self) {
+        self.writer.close();
+        if let Some(thread) = self.thread.take() {
+            // The thread reports its own trouble; here nobody could do anything about it.
+            let _ = thread.join();
+        }
+        let mut open_files = OPEN_FILES.lock().unwrap_or_else(PoisonError::into_inner);
+        open_files.retain(|_, shared| shared.strong_count() > 0);
+    }
+}
+
+impl From<SqliteRepository> for Arc<dyn Repository> {
+    fn from(repository: SqliteRepository) -> Arc<dyn Repository> {
+        Arc::new(repository)
+    }
+}
+
+impl Repository for SqliteRepository {
+    fn create_job(&self, job: &NewJob) -> Result<Job> {
+        let (now, job) = (self.shared.clock.now(), rules::check_new_job(job)?);
+        self.run(Order::new("create_job"), move |book| book.create_job(now, &job))
+    }
+
+    fn insert(&self, job_id: JobId, units: &[NewUnit], intake: Intake) -> Result<Vec<Insertion>> {
+        let now = self.shared.clock.now();
+        let rows = units.iter().map(|unit| NewRow::of(unit, intake, now)).collect::<Result<Vec<_>>>()?;
+        let order = Order::new("insert").bytes(rows.iter().map(NewRow::len_bytes).sum());
+        self.run(order, move |book| book.insert(now, job_id, &rows, intake))
+    }
+
+    fn submit(&self, job_id: JobId, unit: &NewUnit, claimant: &Claimant, slot: &Slot) -> Result<Submitted> {
+        let now = self.shared.clock.now();
+        let row = NewRow::submitted(unit, now)?;
+        rules::check_slot(slot)?;
+        rules::check_ttl(claimant.ttl)?;
+        let order = Order::new("submit").bytes(row.len_bytes());
+        let (claimant, slot) = (claimant.clone(), slot.clone());
+        let taken = self.run(order, move |book| book.submit(now, job_id, &row, &claimant, &slot))?;
+        let unit = || self.unit(job_id, &unit.id).map(Box::new);
+        Ok(match taken {
+            Taken::Claimed(lease) => Submitted::Claimed(Box::new(self.shared.archive.claim_of(lease)?)),
+            Taken::Waiting => Submitted::Waiting(unit()?),
+            Taken::Running => Submitted::Running(unit()?),
+            Taken::Finished => Submitted::Finished(unit()?),
+        })
+    }
+
+    fn claim(&self, request: &ClaimRequest) -> Result<Vec<Claim>> {
+        let now = self.shared.clock.now();
+        request.slots.iter().try_for_each(rules::check_slot)?;
+        rules::check_ttl(request.claimant.ttl)?;
+        let request = request.clone();
+        let leases = self.run(Order::new("claim"), move |book| book.claim(now, &request))?;
+        self.claims_of(leases)
+    }
+
+    fn claimed(&self, owner: OwnerId, token: i64) -> Result<Vec<Claim>> {
+        let look = |connection: &rusqlite::Connection| {
+            read::understood_list("a lease", read_claimed(connection, owner, token))
+        };
+        self.claims_of(self.shared.archive.look(look)?)
+    }
+
+    fn start(&self, lease: &Lease, beginning: &Beginning) -> Result<()> {
+        let (now, lease, prompt) = (self.shared.clock.now(), lease.clone(), beginning.rendered_prompt.clone());
+        let provenance = beginning.provenance.as_ref().map(to_json).transpose()?;
+        let order = Order::new("start").attempt(lease.attempt()).bytes(prompt.as_ref().map_or(0, String::len));
+        self.run(order, move |book| book.start(now, &lease, prompt.as_deref(), provenance.as_deref()))
+    }
+
+    fn append(&self, lease: &Lease, follows: u32, messages: &[Message]) -> Result<()> {
+        let (now, lease, attempt) = (self.shared.clock.now(), lease.clone(), lease.attempt());
+        let messages = messages.iter().map(NewMessage::of).collect::<Result<Vec<_>>>()?;
+        let count = u32::try_from(messages.len()).unwrap_or(u32::MAX);
+        let bytes = messages.iter().map(NewMessage::len_bytes).sum();
+        let order = Order::new("append").attempt(attempt).bytes(bytes);
+        let work = move |book: &mut book::Book<'_>| book.append(now, &lease, follows, &messages);
+        self.shared.writer.run_unawaited(order, attempt, count, work)
+    }
+
+    fn partial(&self, lease: &Lease, text: &str) -> Result<()> {
+        let (lease, attempt, text) = (lease.clone(), lease.attempt(), text.to_owned());
+        let order = Order::new("partial").attempt(attempt).bytes(text.len());
+        // What is lost of a partial message comes again with the next.
+        self.shared.writer.run_unawaited(order, attempt, 0, move |book| book.partial(&lease, &text))
+    }
+
+    fn flush(&self, lease: &Lease) -> Result<()> {
+        let lease = lease.clone();
+        self.run(Order::new("flush").attempt(lease.attempt()), move |book| book.flush(&lease))
+    }
+
+    fn progress(&self, lease: &Lease, progress: &Progress) -> Result<()> {
+        rules::check_charges(&progress.charges)?;
+        let (lease, progress) = (lease.clone(), progress.clone());
+        self.run(Order::new("progress").attempt(lease.attempt()), move |book| {
+            book.progress(&lease, progress.session_id.as_deref(), progress.process.as_ref(), &progress.charges)
+        })
+    }
+
+    fn checkpoint_at(&self, lease: &Lease, value: &Value) -> Result<()> {
+        let (lease, value) = (lease.clone(), to_json(value)?);
+        let order = Order::new("checkpoint_at").attempt(lease.attempt()).bytes(value.len());
+        self.run(order, move |book| book.checkpoint_at(&lease, &value))
+    }
+
+    fn finish(&self, lease: &Lease, report: &AttemptReport) -> Result<Closed> {
+        let (now, lease, row) = (self.shared.clock.now(), lease.clone(), ReportRow::of(report)?);
+        let order = Order::new("finish").attempt(lease.attempt()).bytes(row.len_bytes());
+        self.run(order, move |book| book.finish(now, &lease, &row))
+    }
+
+    fn release(&self, lease: &Lease, after: Option<Duration>, reason: &str) -> Result<Closed> {
+        let (now, lease, reason) = (self.shared.clock.now(), lease.clone(), reason.to_owned());
+        let order = Order::new("release").attempt(lease.attempt());
+        self.run(order, move |book| book.release(now, &lease, after, &reason))
+    }
+
+    fn renew(&self, owner: OwnerId, ttl: Duration) -> Result<Vec<Held>> {
+        let (now, ttl_ms) = (self.shared.clock.now(), rules::check_ttl(ttl)?);
+        self.run(Order::new("renew").urgent(), move |book| book.renew(now, owner, ttl_ms))
+    }
+
+    fn expire(&self, limit: usize) -> Result<Vec<Swept>> {
+        let (now, boot_id) = (self.shared.clock.now(), self.shared.clock.boot_id());
+        self.run(Order::new("expire"), move |book| book.expire(now, &boot_id, limit))
+    }
+
+    fn cancel(&self, job_id: JobId, id: &str, by: &By) -> Result<CancelAnswer> {
+        let (now, id, by) = (self.shared.clock.now(), id.to_owned(), by.clone());
+        self.run(Order::new("cancel").urgent(), move |book| book.cancel(now, job_id, &id, &by))
+    }
+
+    fn requeue(&self, job_id: JobId, id: &str, by: &By) -> Result<()> {
+        let (now, id, by) = (self.shared.clock.now(), id.to_owned(), by.clone());
+        self.run(Order::new("requeue"), move |book| book.requeue(now, job_id, &id, &by))
+    }
+
+    fn register_owner(&self, owner: &NewOwner) -> Result<OwnerId> {
+        let (now, owner) = (self.shared.clock.now(), owner.clone());
+        self.run(Order::new("register_owner"), move |book| book.register_owner(now, &owner))
+    }
+
+    fn end_owner(&self, owner: OwnerId) -> Result<()> {
+        let now = self.shared.clock.now();
+        self.run(Order::new("end_owner"), move |book| book.end_owner(now, owner))
+    }
+
+    fn change_worker(&self, owner: OwnerId, job_id: JobId, slot: &Slot, change: WorkerChange) -> Result<Worker> {
+        rules::check_worker_change(change)?;
+        rules::check_slot(slot)?;
+        let (now, slot) = (self.shared.clock.now(), slot.clone());
+        self.run(Order::new("change_worker"), move |book| book.change_worker(now, owner, job_id, &slot, change))
+    }
+
+    fn purge(&self, before: DateTime<Utc>, by: &By) -> Result<Purged> {
+        let (now, by, before_ms) = (self.shared.clock.now(), by.clone(), before.timestamp_millis());
+        self.run(Order::new("purge"), move |book| book.purge(now, before_ms, &by))
+    }
+}
+
+impl Archive for SqliteRepository {
+    fn job(&self, id: JobId) -> Result<Job> {
+        self.shared.archive.job(id)
+    }
+
+    fn job_named(&self, name: &str) -> Result<Option<Job>> {
+        self.shared.archive.job_named(name)
+    }
+
+    fn jobs(&self, after: i64, limit: usize) -> Result<Page<Job>> {
+        self.shared.archive.jobs(after, limit)
+    }
+
+    fn unit(&self, job_id: JobId, id: &str) -> Result<WorkUnit> {
+        self.shared.archive.unit(job_id, id)
+    }
+
+    fn units(&self, filter: &UnitFilter, after: i64, limit: usize) -> Result<Page<WorkUnit>> {
+        self.shared.archive.units(filter, after, limit)
+    }
+
+    fn counts(&self, job_id: JobId) -> Result<Counts> {
+        self.shared.archive.counts(job_id)
+    }
+
+    fn costs(&self, job_id: Option<JobId>) -> Result<Costs> {
+        self.shared.archive.costs(job_id)
+    }
+
+    fn attempts(&self, unit: UnitKey) -> Result<Vec<Attempt>> {
+        self.shared.archive.attempts(unit)
+    }
+
+    fn attempt_result(&self, attempt: AttemptKey) -> Result<AttemptResult> {
+        self.shared.archive.attempt_result(attempt)
+    }
+
+    fn charges(&self, attempt: AttemptKey) -> Result<Vec<Charge>> {
+        self.shared.archive.charges(attempt)
+    }
+
+    fn messages(&self, attempt: AttemptKey, after: u32, limit: usize) -> Result<Page<StoredMessage>> {
+        self.shared.archive.messages(attempt, after, limit)
+    }
+
+    fn partial_text(&self, attempt: AttemptKey) -> Result<Option<String>> {
+        self.shared.archive.partial_text(attempt)
+    }
+
+    fn checkpoint(&self, unit: UnitKey) -> Result<Option<Value>> {
+        self.shared.archive.checkpoint(unit)
+    }
+
+    fn inputs(&self, unit: UnitKey) -> Result<StoredInputs> {
+        self.shared.archive.inputs(unit)
+    }
+
+    fn journal(&self, after: i64, limit: usize) -> Result<Page<JournalEntry>> {
+        self.shared.archive.journal(after, limit)
+    }
+
+    fn unit_journal(&self, unit: UnitKey, after: i64, limit: usize) -> Result<Page<JournalEntry>> {
+        self.shared.archive.unit_journal(unit, after, limit)
+    }
+
+    fn outcomes_since(&self, after: i64, limit: usize) -> Result<Page<JournalEntry>> {
+        self.shared.archive.outcomes_since(after, limit)
+    }
+
+    fn owners(&self) -> Result<Vec<Owner>> {
+        self.shared.archive.owners()
+    }
+
+    fn workers(&self, owner: OwnerId, after: &str, limit: usize) -> Result<Vec<Worker>> {
+        self.shared.archive.workers(owner, after, limit)
+    }
+
+    fn integrity(&self) -> Result<Vec<String>> {
+        self.shared.archive.integrity()
+    }
+}

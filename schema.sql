@@ -1,0 +1,272 @@
+-- The database of workcrew as it is today (user_version 1).
+--
+-- Times are milliseconds since 1970 UTC unless their name ends in `_boot_ms`: those count from the
+-- start of the machine, and are comparable only within one boot (see owners.boot_id).
+-- Money is nano-dollars. Hashes are 32 bytes of blake3. JSON is UTF-8 text in a BLOB.
+--
+-- Hot and cold are apart: every change of a unit rewrites its small row in work_units; what
+-- is large (payload, prompt, messages, results) is written once, elsewhere.
+
+PRAGMA application_id = 0x776b6372;  -- "wkcr": without it a file is not ours, and is not touched
+
+-- A named batch of units.
+CREATE TABLE jobs (
+    id         INTEGER PRIMARY KEY,
+    name       TEXT    NOT NULL UNIQUE,
+    template   TEXT,                -- what prompts are rendered from, unless a unit has its own
+    budget     INTEGER,             -- nano-dollars that all its units may cost
+    settings   BLOB    NOT NULL,    -- JSON of the caller's
+    created_at INTEGER NOT NULL
+) STRICT;
+
+-- A pool instance in a process. Together pid, start_ticks, boot_id and pid_namespace name one process for ever.
+CREATE TABLE owners (
+    id            INTEGER PRIMARY KEY,
+    instance      TEXT    NOT NULL UNIQUE,   -- fresh for each, so that registering twice gives one owner
+    label         TEXT    NOT NULL,
+    pid           INTEGER NOT NULL,
+    start_ticks   INTEGER NOT NULL,
+    boot_id       TEXT    NOT NULL,
+    pid_namespace INTEGER NOT NULL,
+    registered_at INTEGER NOT NULL,
+    heartbeat_at  INTEGER NOT NULL,
+    ended_at      INTEGER
+) STRICT;
+
+-- The hot row of a unit: what every change touches, and nothing large.
+CREATE TABLE work_units (
+    key                    INTEGER PRIMARY KEY,   -- grows with every insert: the order of units
+    job_id                 INTEGER NOT NULL REFERENCES jobs (id),
+    id                     TEXT    NOT NULL,      -- the caller's name for it
+    status                 TEXT    NOT NULL CHECK (status IN (
+        'PENDING', 'ASSIGNED', 'PROCESSING', 'CANCEL_REQUESTED', 'COMPLETED', 'FAILED', 'CANCELLED')),
+    priority               INTEGER NOT NULL,      -- larger goes first
+    has_prompt             INTEGER NOT NULL,      -- 1 if it can be executed by whoever claims it
+    fence                  INTEGER NOT NULL DEFAULT 0,   -- grows with every claim and every expiry
+    attempt_count          INTEGER NOT NULL DEFAULT 0,
+    attempts_used          INTEGER NOT NULL DEFAULT 0,   -- those that count against max_retries since the last requeue
+    releases               INTEGER NOT NULL DEFAULT 0,   -- those given back uncounted since then
+    max_retries            INTEGER NOT NULL,
+    accepted_by            INTEGER REFERENCES owners (id),   -- only this owner may claim it
+    not_before             INTEGER,               -- not to be claimed earlier
+    delay_ms               INTEGER,               -- how far away not_before was when it was set
+    queue_deadline_boot_ms INTEGER,               -- fails if it is not claimed by then
+    lease_owner            INTEGER REFERENCES owners (id),
+    lease_worker           TEXT,
+    lease_until_boot_ms    INTEGER,
+    failure_kind           TEXT,                  -- why it is FAILED
+    failure_message        TEXT,
+    created_at             INTEGER NOT NULL,
+    completed_at           INTEGER,
+    purged_at              INTEGER,
+    -- A lease exists exactly while somebody works on it.
+    CHECK ((lease_owner IS NOT NULL) = (status IN ('ASSIGNED', 'PROCESSING', 'CANCEL_REQUESTED'))),
+    CHECK ((lease_owner IS NULL) = (lease_until_boot_ms IS NULL) AND (lease_owner IS NULL) = (lease_worker IS NULL)),
+    CHECK ((completed_at IS NOT NULL) = (status IN ('COMPLETED', 'FAILED', 'CANCELLED'))),
+    CHECK ((failure_kind IS NOT NULL) = (status = 'FAILED'))
+) STRICT;
+
+-- Serves: find a unit by its name; a name is unique in its job.
+CREATE UNIQUE INDEX work_units_by_id ON work_units (job_id, id);
+-- Serves: claim, in the order of priority and insertion, of what an owner accepted or nobody did.
+CREATE INDEX work_units_ready ON work_units (job_id, accepted_by, priority DESC, key)
+    WHERE status = 'PENDING' AND not_before IS NULL;
+-- Serves: claim, which first makes ready what has become due.
+CREATE INDEX work_units_delayed ON work_units (not_before) WHERE not_before IS NOT NULL;
+-- Serves: claim, which does the same for what the calendar put off when it was set back.
+CREATE INDEX work_units_put_off ON work_units (not_before - delay_ms) WHERE not_before IS NOT NULL;
+-- Serves: renew, expire and the end of an owner.
+CREATE INDEX work_units_leased ON work_units (lease_owner, lease_until_boot_ms) WHERE lease_owner IS NOT NULL;
+-- Serves: the end of an owner, which gives back what it accepted.
+CREATE INDEX work_units_accepted ON work_units (accepted_by) WHERE status = 'PENDING' AND accepted_by IS NOT NULL;
+-- Serves: expire, which fails what waited too long.
+CREATE INDEX work_units_queued ON work_units (queue_deadline_boot_ms) WHERE queue_deadline_boot_ms IS NOT NULL;
+-- Serves: list what went wrong.
+CREATE INDEX work_units_ended_badly ON work_units (job_id, status, key) WHERE status IN ('FAILED', 'CANCELLED');
+
+-- Serves: purge, which takes what ended first.
+CREATE INDEX work_units_to_purge ON work_units (completed_at, key) WHERE completed_at IS NOT NULL AND purged_at IS NULL;
+
+-- What a unit was given. Written once; a purge empties payload and prompt.
+CREATE TABLE unit_inputs (
+    unit_key     INTEGER PRIMARY KEY REFERENCES work_units (key),
+    unit_type    TEXT,
+    payload      BLOB,              -- JSON
+    prompt       TEXT,              -- sent as it is
+    template     TEXT,              -- rendered into a prompt if there is none
+    options      BLOB NOT NULL,     -- JSON: how it wants to be executed
+    content_hash BLOB NOT NULL,     -- over all of these but the prompt
+    prompt_hash  BLOB
+) STRICT;
+
+-- One execution of a unit.
+CREATE TABLE attempts (
+    unit_key      INTEGER NOT NULL REFERENCES work_units (key),
+    number        INTEGER NOT NULL,   -- from 1
+    fence         INTEGER NOT NULL,   -- under which it may write
+    owner_id      INTEGER NOT NULL REFERENCES owners (id),
+    worker_id     TEXT    NOT NULL,
+    claim_token   INTEGER NOT NULL,   -- of the request that was granted it
+    assigned_at   INTEGER NOT NULL,
+    started_at    INTEGER,
+    ended_at      INTEGER,
+    outcome       TEXT CHECK (outcome IN ('COMPLETED', 'FAILED', 'TIMED_OUT', 'LOST', 'CANCELLED', 'RELEASED')),
+    is_counted    INTEGER NOT NULL DEFAULT 0,
+    failure_kind  TEXT,
+    failure_message TEXT,
+    session_id    TEXT,
+    process       BLOB,               -- JSON: pid, start_ticks, boot_id, pid_namespace of its child
+    provenance    BLOB,               -- JSON: executor, versions, arguments, model
+    message_count INTEGER,            -- set when it ends, with the last link of its conversation
+    head          BLOB,
+    messages_lost INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (unit_key, number),
+    CHECK ((outcome IS NULL) = (ended_at IS NULL) AND (outcome IS NULL) = (head IS NULL))
+) STRICT, WITHOUT ROWID;
+
+-- What an attempt left behind, if anything.
+CREATE TABLE attempt_results (
+    unit_key        INTEGER NOT NULL,
+    attempt_number  INTEGER NOT NULL,
+    rendered_prompt TEXT,    -- what was really sent, if it was rendered
+    result          BLOB,    -- JSON
+    output          TEXT,
+    late_result     BLOB,    -- JSON: the report that came after the attempt was given up
+    purged          BLOB,    -- JSON: the hashes of these four, in their place
+    PRIMARY KEY (unit_key, attempt_number),
+    FOREIGN KEY (unit_key, attempt_number) REFERENCES attempts (unit_key, number)
+) STRICT;
+
+-- Files that an attempt made.
+CREATE TABLE output_files (
+    unit_key       INTEGER NOT NULL,
+    attempt_number INTEGER NOT NULL,
+    position       INTEGER NOT NULL,
+    path           TEXT    NOT NULL,
+    size_bytes     INTEGER NOT NULL,
+    hash           BLOB    NOT NULL,
+    PRIMARY KEY (unit_key, attempt_number, position),
+    FOREIGN KEY (unit_key, attempt_number) REFERENCES attempts (unit_key, number)
+) STRICT, WITHOUT ROWID;
+
+-- The conversation of an attempt. Written once; a purge empties body and raw.
+CREATE TABLE messages (
+    unit_key       INTEGER NOT NULL,
+    attempt_number INTEGER NOT NULL,
+    number         INTEGER NOT NULL,   -- from 1
+    at             INTEGER NOT NULL,
+    role           TEXT    NOT NULL CHECK (role IN ('system', 'user', 'assistant', 'tool')),
+    encoding       TEXT    NOT NULL CHECK (encoding IN ('plain', 'zstd')),   -- of body and raw
+    body           BLOB,               -- JSON: the normalised message
+    raw            BLOB,               -- what the provider sent, byte for byte
+    content_hash   BLOB    NOT NULL,   -- over body and raw
+    link           BLOB    NOT NULL,   -- over the link before, this hash, number, at and role
+    PRIMARY KEY (unit_key, attempt_number, number),
+    FOREIGN KEY (unit_key, attempt_number) REFERENCES attempts (unit_key, number)
+) STRICT;
+
+-- The text of a message that is still being written: at most one for each attempt.
+CREATE TABLE partials (
+    unit_key       INTEGER NOT NULL,
+    attempt_number INTEGER NOT NULL,
+    text           TEXT    NOT NULL,
+    PRIMARY KEY (unit_key, attempt_number),
+    FOREIGN KEY (unit_key, attempt_number) REFERENCES attempts (unit_key, number)
+) STRICT;
+
+-- What an attempt saved for the next one.
+CREATE TABLE checkpoints (
+    unit_key       INTEGER NOT NULL,
+    attempt_number INTEGER NOT NULL,
+    value          BLOB    NOT NULL,   -- JSON
+    PRIMARY KEY (unit_key, attempt_number),
+    FOREIGN KEY (unit_key, attempt_number) REFERENCES attempts (unit_key, number)
+) STRICT;
+
+-- The ledger: what an attempt used of a model, and what that cost.
+CREATE TABLE charges (
+    unit_key       INTEGER NOT NULL,
+    attempt_number INTEGER NOT NULL,
+    model          TEXT    NOT NULL,
+    input          INTEGER NOT NULL,   -- tokens, in classes that do not overlap
+    output         INTEGER NOT NULL,
+    cache_read     INTEGER NOT NULL,
+    cache_write    INTEGER NOT NULL,
+    reasoning      INTEGER NOT NULL,
+    amount         INTEGER,            -- nano-dollars; NULL is unknown, which is not zero
+    price          BLOB,               -- JSON: the price it was computed with, and its date
+    is_estimated   INTEGER NOT NULL,
+    PRIMARY KEY (unit_key, attempt_number, model),
+    FOREIGN KEY (unit_key, attempt_number) REFERENCES attempts (unit_key, number)
+) STRICT, WITHOUT ROWID;
+
+-- A pool slot as others see it. Rows of ended workers stay.
+CREATE TABLE workers (
+    owner_id         INTEGER NOT NULL REFERENCES owners (id),
+    id               TEXT    NOT NULL,
+    job_id           INTEGER NOT NULL REFERENCES jobs (id),
+    status           TEXT    NOT NULL CHECK (status IN (
+        'STARTING', 'READY', 'BUSY', 'TAINTED', 'SHUTTING_DOWN', 'TERMINATED', 'DEAD')),
+    capacity         INTEGER NOT NULL,
+    load             INTEGER NOT NULL CHECK (load >= 0),
+    current_unit     INTEGER REFERENCES work_units (key),
+    units_completed  INTEGER NOT NULL DEFAULT 0,
+    units_failed     INTEGER NOT NULL DEFAULT 0,
+    total_time_ms    INTEGER NOT NULL DEFAULT 0,
+    created_at       INTEGER NOT NULL,
+    last_activity_at INTEGER NOT NULL,
+    PRIMARY KEY (owner_id, id)
+) STRICT, WITHOUT ROWID;
+
+-- One row for every change of a unit, written with it, never changed. Each row's link is over the link
+-- before and all its own columns.
+CREATE TABLE journal (
+    seq            INTEGER PRIMARY KEY,   -- without gaps
+    at             INTEGER NOT NULL,
+    unit_key       INTEGER NOT NULL REFERENCES work_units (key),
+    attempt_number INTEGER,
+    fence          INTEGER NOT NULL,   -- after the change
+    change         TEXT    NOT NULL,
+    from_status    TEXT,
+    to_status      TEXT    NOT NULL,
+    actor          TEXT    NOT NULL,   -- who did it: an owner, or a person
+    reason         TEXT,
+    message_count  INTEGER,            -- of the attempt that this row closes, with the last link of its conversation
+    head           BLOB,
+    digest         BLOB,               -- the hash of what was stored: a unit's inputs, or what an attempt left
+    link           BLOB    NOT NULL
+) STRICT;
+
+-- Serves: the history of a unit.
+CREATE INDEX journal_by_unit ON journal (unit_key, seq);
+
+-- What an auditor wants to read of a unit, in one row.
+CREATE VIEW units AS
+SELECT
+    u.key,
+    j.name AS job,
+    u.id,
+    i.unit_type,
+    u.status,
+    u.priority,
+    u.attempt_count,
+    u.failure_kind,
+    u.failure_message,
+    datetime(u.created_at / 1000, 'unixepoch') AS created,
+    datetime(a.started_at / 1000, 'unixepoch') AS started,
+    datetime(u.completed_at / 1000, 'unixepoch') AS completed,
+    a.ended_at - a.started_at AS execution_ms,
+    a.worker_id,
+    a.session_id,
+    i.prompt,
+    r.rendered_prompt,
+    r.output,
+    CAST(r.result AS TEXT) AS result,
+    (SELECT count(*) FROM messages m WHERE m.unit_key = u.key AND m.attempt_number = u.attempt_count) AS messages,
+    (SELECT sum(c.amount) / 1e9 FROM charges c WHERE c.unit_key = u.key) AS dollars,
+    (SELECT count(*) FROM charges c WHERE c.unit_key = u.key AND c.amount IS NULL) AS unpriced
+FROM work_units u
+JOIN jobs j ON j.id = u.job_id
+JOIN unit_inputs i ON i.unit_key = u.key
+LEFT JOIN attempts a ON a.unit_key = u.key AND a.number = u.attempt_count
+LEFT JOIN attempt_results r ON r.unit_key = u.key AND r.attempt_number = u.attempt_count;

@@ -1,0 +1,176 @@
+//! A database that is only read.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::Connection;
+use serde_json::Value;
+
+use super::open::{self, OpenError, Place, Reading};
+use super::owners::{read_owners, read_workers};
+use super::read::{self, Rows, understood_attempt, understood_list};
+use super::readers::Readers;
+use super::rows::{read_attempt, read_attempt_result, read_attempts, read_charges};
+use crate::attempt::{Attempt, AttemptKey, AttemptResult};
+use crate::conversation::StoredMessage;
+use crate::job::{Job, JobId};
+use crate::lease::{Claim, Lease, Owner, OwnerId};
+use crate::money::Charge;
+use crate::repository::{Archive, Costs, Counts, JournalEntry, Page, Result, StoredInputs, UnitFilter, rules};
+use crate::unit::{UnitKey, WorkUnit};
+use crate::worker::Worker;
+
+/// How long a reader waits for whoever repairs the log; writers never make it wait.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A database file that is read and never written: for audits, weeks later, of a file that need not be trusted.
+///
+/// Nothing that is stored in it is executed. A file in a folder that cannot be written is read too, if
+/// its last writer ended in order.
+///
+/// ```
+/// use workcrew::repository::sqlite::SqliteArchive;
+/// use workcrew::{Archive, NewJob, Repository, SqliteRepository};
+///
+/// let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("batch.db");
+/// SqliteRepository::open(&path)?.create_job(&NewJob::named("summaries"))?;
+///
+/// let archive = SqliteArchive::open(&path)?;
+/// assert_eq!(archive.jobs(0, 100)?.items[0].name, "summaries");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct SqliteArchive {
+    readers: Readers,
+}
+
+impl SqliteArchive {
+    /// Opens a file for reading.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`] says why it cannot be read.
+    pub fn open(path: impl AsRef<Path>) -> std::result::Result<SqliteArchive, OpenError> {
+        let place = open::find(path.as_ref())?;
+        let readers = match open::reading(&place, BUSY_TIMEOUT)? {
+            Reading::Shared => shared_readers(place),
+            Reading::Immutable => Readers::new(Box::new(move || open::immutable_connection(&place))),
+        };
+        Ok(SqliteArchive { readers })
+    }
+
+    /// The reading half of a repository.
+    pub(super) fn beside_writer(place: Place) -> SqliteArchive {
+        SqliteArchive { readers: shared_readers(place) }
+    }
+
+    pub(super) fn look<T>(&self, look: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
+        self.readers.look(look)
+    }
+
+    /// What somebody who was granted a lease needs to know.
+    pub(super) fn claim_of(&self, lease: Lease) -> Result<Claim> {
+        self.look(|connection| {
+            let unit = read::unit(connection, lease.job_id, lease.unit_id.as_str())?;
+            let is_first = lease.attempt_number == 1;
+            let checkpoint = if is_first { None } else { read::checkpoint(connection, lease.unit)? };
+            let earlier = if is_first { None } else { read::earlier_session(connection, lease.attempt())? };
+            let resume_session = earlier.or_else(|| unit.options.resume_session.clone());
+            Ok(Claim { lease, unit, checkpoint, resume_session })
+        })
+    }
+}
+
+fn shared_readers(place: Place) -> Readers {
+    Readers::new(Box::new(move || open::reading_connection(&place, BUSY_TIMEOUT)))
+}
+
+impl Archive for SqliteArchive {
+    fn job(&self, id: JobId) -> Result<Job> {
+        self.look(|connection| read::job(connection, id))
+    }
+
+    fn job_named(&self, name: &str) -> Result<Option<Job>> {
+        self.look(|connection| read::job_named(connection, name))
+    }
+
+    fn jobs(&self, after: i64, limit: usize) -> Result<Page<Job>> {
+        self.look(|connection| read::jobs(connection, after, limit))
+    }
+
+    fn unit(&self, job_id: JobId, id: &str) -> Result<WorkUnit> {
+        self.look(|connection| read::unit(connection, job_id, id))
+    }
+
+    fn units(&self, filter: &UnitFilter, after: i64, limit: usize) -> Result<Page<WorkUnit>> {
+        self.look(|connection| read::units(connection, filter, after, limit))
+    }
+
+    fn counts(&self, job_id: JobId) -> Result<Counts> {
+        self.look(|connection| read::counts(connection, job_id))
+    }
+
+    fn costs(&self, job_id: Option<JobId>) -> Result<Costs> {
+        self.look(|connection| read::costs(connection, job_id))
+    }
+
+    fn attempts(&self, unit: UnitKey) -> Result<Vec<Attempt>> {
+        let first = AttemptKey { unit, number: 1 };
+        self.look(|connection| understood_attempt(first, read_attempts(connection, unit)))
+    }
+
+    fn attempt_result(&self, attempt: AttemptKey) -> Result<AttemptResult> {
+        self.look(|connection| {
+            if understood_attempt(attempt, read_attempt(connection, attempt))?.is_none() {
+                return Err(rules::no_such_attempt(attempt));
+            }
+            understood_attempt(attempt, read_attempt_result(connection, attempt))
+        })
+    }
+
+    fn charges(&self, attempt: AttemptKey) -> Result<Vec<Charge>> {
+        self.look(|connection| understood_attempt(attempt, read_charges(connection, attempt)))
+    }
+
+    fn messages(&self, attempt: AttemptKey, after: u32, limit: usize) -> Result<Page<StoredMessage>> {
+        self.look(|connection| read::messages(connection, attempt, after, limit))
+    }
+
+    fn partial_text(&self, attempt: AttemptKey) -> Result<Option<String>> {
+        self.look(|connection| read::partial_text(connection, attempt))
+    }
+
+    fn checkpoint(&self, unit: UnitKey) -> Result<Option<Value>> {
+        self.look(|connection| read::checkpoint(connection, unit))
+    }
+
+    fn inputs(&self, unit: UnitKey) -> Result<StoredInputs> {
+        self.look(|connection| read::inputs(connection, unit))
+    }
+
+    fn journal(&self, after: i64, limit: usize) -> Result<Page<JournalEntry>> {
+        self.look(|connection| read::journal(connection, &Rows::All, after, limit))
+    }
+
+    fn unit_journal(&self, unit: UnitKey, after: i64, limit: usize) -> Result<Page<JournalEntry>> {
+        self.look(|connection| read::journal(connection, &Rows::OfUnit(unit), after, limit))
+    }
+
+    fn outcomes_since(&self, after: i64, limit: usize) -> Result<Page<JournalEntry>> {
+        self.look(|connection| read::journal(connection, &Rows::Outcomes, after, limit))
+    }
+
+    fn owners(&self) -> Result<Vec<Owner>> {
+        self.look(|connection| understood_list("an owner", read_owners(connection)))
+    }
+
+    fn workers(&self, owner: OwnerId, after: &str, limit: usize) -> Result<Vec<Worker>> {
+        let limit = rules::page_limit(limit);
+        self.look(|connection| understood_list("a worker", read_workers(connection, owner, after, limit)))
+    }
+
+    fn integrity(&self) -> Result<Vec<String>> {
+        self.look(read::integrity)
+    }
+}

@@ -1,0 +1,241 @@
+//! The schema, and how an older one becomes today's.
+//!
+//! **Fresh.** A new database is made from `schema.sql`, which describes it as it is today.
+//!
+//! **Older.** `user_version` says which steps of [`STEPS`] were taken. The list is append-only: a step that
+//! was released is never changed. All missing steps are taken in one transaction, so that a crash
+//! leaves the old schema or the new one. The first step is the baseline, so that the steps alone also make a
+//! whole database; a test compares it with `schema.sql`.
+//!
+//! **Newer.** A version that this build does not know is refused before anything is written.
+//!
+//! **Compatibility.** While another owner is alive on the database its schema is not changed under it.
+
+use rusqlite::{Connection, Transaction, TransactionBehavior};
+
+use super::owners::read_owners;
+use crate::fault::{Stage, point};
+use crate::lease::Owner;
+use crate::repository::rules;
+
+/// What stands in the header of our files: "wkcr".
+pub(super) const APPLICATION_ID: i32 = 0x776b_6372;
+
+const SCHEMA: &str = include_str!("../../../schema.sql");
+
+const STEPS: &[&str] = &[include_str!("migrations/0001.sql")];
+
+/// The version of the schema that this build reads and writes.
+pub(super) fn current_version() -> u32 {
+    version_after(STEPS)
+}
+
+fn version_after(steps: &[&str]) -> u32 {
+    u32::try_from(steps.len()).expect("a few steps")
+}
+
+/// Makes a whole new database.
+pub(super) fn create(connection: &Connection) -> rusqlite::Result<()> {
+    let transaction = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
+    transaction.execute_batch(SCHEMA)?;
+    point("create", Stage::Inside);
+    transaction.pragma_update(None, "user_version", current_version())?;
+    transaction.commit()
+}
+
+/// Why a schema was not brought up to date.
+#[derive(Debug)]
+pub(super) enum NotMigrated {
+    /// It is of a later build.
+    Newer(u32),
+    /// Somebody else uses it.
+    InUse(Box<Owner>),
+    Sqlite(rusqlite::Error),
+}
+
+impl From<rusqlite::Error> for NotMigrated {
+    fn from(error: rusqlite::Error) -> NotMigrated {
+        NotMigrated::Sqlite(error)
+    }
+}
+
+/// Brings the schema up to date.
+pub(super) fn migrate(connection: &Connection, boot_id: &str) -> Result<(), NotMigrated> {
+    take_steps(connection, STEPS, boot_id)
+}
+
+fn take_steps(connection: &Connection, steps: &[&str], boot_id: &str) -> Result<(), NotMigrated> {
+    if is_up_to_date(connection, steps)? {
+        return Ok(());
+    }
+    let transaction = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
+    // Another process may have done it while this one waited for the lock.
+    if is_up_to_date(connection, steps)? {
+        return Ok(());
+    }
+    if let Some(owner) = living_owner(connection, boot_id)? {
+        return Err(NotMigrated::InUse(Box::new(owner)));
+    }
+    for step in &steps[version(connection)? as usize..] {
+        transaction.execute_batch(step)?;
+        point("migrate", Stage::Inside);
+    }
+    transaction.pragma_update(None, "user_version", version_after(steps))?;
+    transaction.commit()?;
+    point("migrate", Stage::Committed);
+    Ok(())
+}
+
+fn is_up_to_date(connection: &Connection, steps: &[&str]) -> Result<bool, NotMigrated> {
+    let (found, known) = (version(connection)?, version_after(steps));
+    if found > known { Err(NotMigrated::Newer(found)) } else { Ok(found == known) }
+}
+
+pub(super) fn version(connection: &Connection) -> rusqlite::Result<u32> {
+    connection.pragma_query_value(None, "user_version", |row| row.get(0))
+}
+
+/// An owner that has not ended and is not known to be gone.
+fn living_owner(connection: &Connection, boot_id: &str) -> rusqlite::Result<Option<Owner>> {
+    let owners_exist = connection.table_exists(None, "owners")?;
+    let owners = if owners_exist { read_owners(connection)? } else { Vec::new() };
+    let is_living = |owner: &Owner| owner.ended_at.is_none() && rules::owner_loss(owner, boot_id).is_none();
+    Ok(owners.into_iter().find(is_living))
+}
+
+/// Whether the tables, indexes and views are those that this build made.
+pub(super) fn is_schema_ours(connection: &Connection) -> rusqlite::Result<bool> {
+    let ours = Connection::open_in_memory()?;
+    ours.execute_batch(SCHEMA)?;
+    Ok(shape(connection)? == shape(&ours)?)
+}
+
+/// What a schema consists of, without comments and white space.
+fn shape(connection: &Connection) -> rusqlite::Result<Vec<String>> {
+    let mut select = connection.prepare(
+        "SELECT type || ' ' || name || ': ' || coalesce(sql, '')
+         FROM sqlite_schema
+         WHERE name NOT LIKE 'sqlite_stat%'
+         ORDER BY type, name",
+    )?;
+    let rows = select.query_map([], |row| row.get::<_, String>(0))?;
+    rows.map(|row| row.map(|sql| normalised(&sql))).collect()
+}
+
+fn normalised(sql: &str) -> String {
+    let without_comments = sql.lines().map(|line| line.split("--").next().unwrap_or_default());
+    without_comments.flat_map(str::split_ascii_whitespace).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attempt::Outcome;
+    use crate::clock::{Clock, SystemClock};
+    use crate::process::Process;
+    use crate::unit::UnitStatus;
+    use crate::worker::WorkerStatus;
+
+    fn from_steps(steps: &[&str]) -> Connection {
+        let connection = Connection::open_in_memory().unwrap();
+        take_steps(&connection, steps, "boot").unwrap();
+        connection
+    }
+
+    fn fresh() -> Connection {
+        let connection = Connection::open_in_memory().unwrap();
+        create(&connection).unwrap();
+        connection
+    }
+
+    #[test]
+    fn a_fresh_database_equals_a_migrated_one() {
+        let migrated = from_steps(STEPS);
+        assert_eq!(shape(&fresh()).unwrap(), shape(&migrated).unwrap());
+        assert_eq!(version(&fresh()).unwrap(), version(&migrated).unwrap());
+        assert!(is_schema_ours(&migrated).unwrap());
+    }
+
+    #[test]
+    fn a_difference_in_the_schema_is_seen() {
+        let connection = fresh();
+        connection.execute_batch("DROP INDEX journal_by_unit").unwrap();
+        assert!(!is_schema_ours(&connection).unwrap());
+        let connection = fresh();
+        connection.execute_batch("CREATE TRIGGER t AFTER INSERT ON jobs BEGIN DELETE FROM jobs; END").unwrap();
+        assert!(!is_schema_ours(&connection).unwrap());
+    }
+
+    #[test]
+    fn an_existing_version_takes_only_the_missing_steps() {
+        let two = [STEPS[0], "CREATE TABLE second (x INTEGER) STRICT;"];
+        let connection = from_steps(STEPS);
+        connection
+            .execute("INSERT INTO jobs (name, settings, created_at) VALUES ('kept', x'6e756c6c', 1)", [])
+            .unwrap();
+        take_steps(&connection, &two, "boot").unwrap();
+        assert_eq!(version(&connection).unwrap(), 2);
+        assert!(connection.table_exists(None, "second").unwrap());
+        let kept: String = connection.query_row("SELECT name FROM jobs", [], |row| row.get(0)).unwrap();
+        assert_eq!(kept, "kept");
+    }
+
+    #[test]
+    fn a_step_that_fails_leaves_the_old_schema() {
+        let steps = [STEPS[0], "CREATE TABLE second (x INTEGER) STRICT;", "no SQL at all"];
+        let connection = from_steps(STEPS);
+        assert!(take_steps(&connection, &steps, "boot").is_err());
+        assert_eq!(version(&connection).unwrap(), 1);
+        assert!(!connection.table_exists(None, "second").unwrap());
+    }
+
+    #[test]
+    fn a_newer_version_is_refused_and_left_alone() {
+        let connection = from_steps(STEPS);
+        connection.pragma_update(None, "user_version", 99).unwrap();
+        assert!(matches!(take_steps(&connection, STEPS, "boot"), Err(NotMigrated::Newer(99))));
+        assert_eq!(version(&connection).unwrap(), 99);
+    }
+
+    #[test]
+    fn nothing_is_migrated_under_a_living_owner() {
+        let boot_id = SystemClock.boot_id();
+        let two = [STEPS[0], "CREATE TABLE second (x INTEGER) STRICT;"];
+        let connection = from_steps(STEPS);
+        let this = Process::this(&boot_id);
+        connection
+            .execute(
+                "INSERT INTO owners (instance, label, pid, start_ticks, boot_id, pid_namespace, registered_at, heartbeat_at)
+                 VALUES ('i', 'somebody', ?1, ?2, ?3, ?4, 1, 1)",
+                rusqlite::params![this.pid, this.start_ticks.cast_signed(), this.boot_id, this.pid_namespace.cast_signed()],
+            )
+            .unwrap();
+        assert!(matches!(take_steps(&connection, &two, &boot_id), Err(NotMigrated::InUse(_))));
+        assert_eq!(version(&connection).unwrap(), 1);
+        connection.execute("UPDATE owners SET start_ticks = start_ticks - 1", []).unwrap();
+        take_steps(&connection, &two, &boot_id).unwrap();
+        assert_eq!(version(&connection).unwrap(), 2);
+    }
+
+    /// The names in a `CHECK (column IN (...))` of `schema.sql`.
+    fn checked_names(table: &str, column: &str) -> Vec<String> {
+        let connection = fresh();
+        let sql: String =
+            connection.query_row("SELECT sql FROM sqlite_schema WHERE name = ?1", [table], |row| row.get(0)).unwrap();
+        let list = sql.split(&format!("CHECK ({column} IN (")).nth(1).unwrap().split("))").next().unwrap();
+        list.split(',').map(|name| name.trim().trim_matches('\'').to_owned()).collect()
+    }
+
+    #[test]
+    fn the_names_of_each_status_are_those_that_sql_checks() {
+        let names = |all: &[&str]| all.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+        let units: Vec<&str> = UnitStatus::ALL.iter().map(|status| status.name()).collect();
+        assert_eq!(checked_names("work_units", "status"), names(&units));
+        let workers: Vec<&str> = WorkerStatus::ALL.iter().map(|status| status.name()).collect();
+        assert_eq!(checked_names("workers", "status"), names(&workers));
+        let outcomes: Vec<&str> = Outcome::ALL.iter().map(|outcome| outcome.name()).collect();
+        assert_eq!(checked_names("attempts", "outcome"), names(&outcomes));
+        let roles: Vec<&str> = crate::conversation::Role::ALL.iter().map(|role| role.name()).collect();
+        assert_eq!(checked_names("messages", "role"), names(&roles));
+    }
+}

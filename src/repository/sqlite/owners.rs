@@ -1,0 +1,340 @@
+//! Who works, and what happens when they stop: renew, expire, owners and workers.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rusqlite::{OptionalExtension, params};
+
+use super::attempts::Cause;
+use super::book::{Answer, Book, Entry};
+use super::rows::{HotUnit, named, optional_time, time, unsigned, worker_id};
+use crate::attempt::{Closing, FailureKind, Process};
+use crate::clock::Moment;
+use crate::job::JobId;
+use crate::lease::{Held, NewOwner, Owner, OwnerId};
+use crate::repository::{RepositoryError, Slot, Swept, actor, loss, rules};
+use crate::unit::{Change, UnitKey, UnitStatus};
+use crate::worker::{Worker, WorkerChange, WorkerId, WorkerStatus};
+
+const OWNER_COLUMNS: &str = "id, instance, label, pid, start_ticks, boot_id, pid_namespace, registered_at, \
+     heartbeat_at, ended_at FROM owners";
+
+fn owner(row: &rusqlite::Row<'_>) -> rusqlite::Result<Owner> {
+    let process = Process {
+        pid: row.get(3)?,
+        start_ticks: row.get::<_, i64>(4)?.cast_unsigned(),
+        boot_id: row.get(5)?,
+        pid_namespace: row.get::<_, i64>(6)?.cast_unsigned(),
+    };
+    Ok(Owner {
+        id: OwnerId(row.get(0)?),
+        process,
+        instance: row.get(1)?,
+        label: row.get(2)?,
+        registered_at: time(row, 7)?,
+        heartbeat_at: time(row, 8)?,
+        ended_at: optional_time(row, 9)?,
+    })
+}
+
+/// All owners, in the order of registration.
+pub(super) fn read_owners(connection: &rusqlite::Connection) -> rusqlite::Result<Vec<Owner>> {
+    let mut select = connection.prepare_cached(&format!("SELECT {OWNER_COLUMNS} ORDER BY id"))?;
+    let owners = select.query_map([], owner)?;
+    owners.collect()
+}
+
+const WORKER_COLUMNS: &str = "owner_id, id, job_id, status, capacity, load, current_unit, units_completed, \
+     units_failed, total_time_ms, created_at, last_activity_at FROM workers";
+
+fn worker(row: &rusqlite::Row<'_>) -> rusqlite::Result<Worker> {
+    Ok(Worker {
+        owner: OwnerId(row.get(0)?),
+        id: worker_id(row, 1)?,
+        job_id: JobId(row.get(2)?),
+        status: named(row, 3, WorkerStatus::from_name)?,
+        capacity: row.get(4)?,
+        load: row.get(5)?,
+        current_unit: row.get::<_, Option<i64>>(6)?.map(UnitKey),
+        units_completed: unsigned(row, 7)?,
+        units_failed: unsigned(row, 8)?,
+        total_time: Duration::from_millis(unsigned(row, 9)?),
+        created_at: time(row, 10)?,
+        last_activity_at: time(row, 11)?,
+    })
+}
+
+/// The workers of an owner whose names come after one, by name.
+pub(super) fn read_workers(
+    connection: &rusqlite::Connection,
+    owner: OwnerId,
+    after: &str,
+    limit: usize,
+) -> rusqlite::Result<Vec<Worker>> {
+    let mut select = connection
+        .prepare_cached(&format!("SELECT {WORKER_COLUMNS} WHERE owner_id = ?1 AND id > ?2 ORDER BY id LIMIT ?3"))?;
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let workers = select.query_map(params![owner.0, after, limit], worker)?;
+    workers.collect()
+}
+
+impl Book<'_> {
+    pub(super) fn register_owner(&mut self, now: Moment, new: &NewOwner) -> Answer<OwnerId> {
+        let mut select = self.connection.prepare_cached("SELECT id FROM owners WHERE instance = ?1")?;
+        if let Some(id) = select.query_row([&new.instance], |row| row.get(0)).optional()? {
+            return Ok(OwnerId(id));
+        }
+        let mut insert = self.connection.prepare_cached(
+            "INSERT INTO owners (instance, label, pid, start_ticks, boot_id, pid_namespace, registered_at, heartbeat_at)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7)",
+        )?;
+        let id = insert.insert(params![
+            new.instance,
+            new.label,
+            new.process.pid,
+            new.process.start_ticks.cast_signed(),
+            new.process.boot_id,
+            new.process.pid_namespace.cast_signed(),
+            now.wall.timestamp_millis(),
+        ])?;
+        Ok(OwnerId(id))
+    }
+
+    /// Extends all leases of an owner in one statement.
+    pub(super) fn renew(&mut self, now: Moment, owner: OwnerId, ttl_ms: i64) -> Answer<Vec<Held>> {
+        self.check_owner(owner)?;
+        let mut update = self.connection.prepare_cached("UPDATE owners SET heartbeat_at = ?2 WHERE id = ?1")?;
+        update.execute([owner.0, now.wall.timestamp_millis()])?;
+        let mut update =
+            self.connection.prepare_cached("UPDATE work_units SET lease_until_boot_ms = ?2 WHERE lease_owner = ?1")?;
+        update.execute([owner.0, now.boot_ms.saturating_add(ttl_ms)])?;
+        let mut select = self
+            .connection
+            .prepare_cached("SELECT key, fence, status FROM work_units WHERE lease_owner = ?1 ORDER BY key")?;
+        let held = select.query_map([owner.0], |row| {
+            let status = named(row, 2, UnitStatus::from_name)?;
+            let is_cancel_requested = status == UnitStatus::CancelRequested;
+            Ok(Held { unit: UnitKey(row.get(0)?), fence: row.get(1)?, is_cancel_requested })
+        })?;
+        Ok(held.collect::<rusqlite::Result<_>>()?)
+    }
+
+    /// Takes back what nobody looks after any more.
+    pub(super) fn expire(&mut self, now: Moment, boot_id: &str, limit: usize) -> Answer<Vec<Swept>> {
+        let gone = self.gone_owners(boot_id)?;
+        let mut swept = Vec::new();
+        for (unit, reason) in self.lost_leases(now, &gone, limit)? {
+            swept.push(self.lose(now, &unit, actor::SWEEP, reason)?);
+        }
+        for unit in self.overdue_units(now, limit - swept.len())? {
+            swept.push(self.fail_overdue(now, &unit)?);
+        }
+        for &owner in gone.keys() {
+            if self.leases_of(owner, None)?.is_empty() {
+                self.mark_ended(now, owner)?;
+            }
+        }
+        Ok(swept)
+    }
+
+    /// The owners that have not ended and never will do so themselves, with the reason.
+    fn gone_owners(&self, boot_id: &str) -> Answer<BTreeMap<OwnerId, &'static str>> {
+        let mut select =
+            self.connection.prepare_cached(&format!("SELECT {OWNER_COLUMNS} WHERE ended_at IS NULL ORDER BY id"))?;
+        let mut gone = BTreeMap::new();
+        let mut rows = select.query([])?;
+        while let Some(row) = rows.next()? {
+            let owner = owner(row)?;
+            if let Some(reason) = rules::owner_loss(&owner, boot_id) {
+                gone.insert(owner.id, reason);
+            }
+        }
+        Ok(gone)
+    }
+
+    /// Leases that ran out or whose owner is gone, in the order of keys.
+    fn lost_leases(
+        &self,
+        now: Moment,
+        gone: &BTreeMap<OwnerId, &'static str>,
+        limit: usize,
+    ) -> Answer<Vec<(HotUnit, &'static str)>> {
+        let mut lost = Vec::new();
+        for (&owner, &reason) in gone {
+            lost.extend(self.leases_of(owner, None)?.into_iter().map(|unit| (unit, reason)));
+        }
+        let ran_out = self
+            .units("WHERE u.lease_owner IS NOT NULL AND u.lease_until_boot_ms <= ?1 ORDER BY u.key", [now.boot_ms])?;
+        let of_the_living = |unit: &HotUnit| unit.lease.as_ref().is_some_and(|(owner, _)| !gone.contains_key(owner));
+        lost.extend(ran_out.into_iter().filter(of_the_living).map(|unit| (unit, loss::LEASE_RAN_OUT)));
+        lost.sort_by_key(|(unit, _)| unit.key);
+        lost.truncate(limit);
+        Ok(lost)
+    }
+
+    /// What an owner, or one of its workers, holds, in the order of keys.
+    fn leases_of(&self, owner: OwnerId, worker_id: Option<&WorkerId>) -> Answer<Vec<HotUnit>> {
+        self.units(
+            "WHERE u.lease_owner = ?1 AND (?2 IS NULL OR u.lease_worker = ?2) ORDER BY u.key",
+            params![owner.0, worker_id.map(WorkerId::as_str)],
+        )
+    }
+
+    /// Takes back leases of a job that ran out, as far as their units can be claimed at once.
+    pub(super) fn expire_for_claim(&mut self, now: Moment, job_id: JobId, limit: usize) -> Answer<usize> {
+        let units = self.units(
+            "WHERE u.lease_owner IS NOT NULL AND u.lease_until_boot_ms <= ?1 AND u.job_id = ?2
+               AND u.status IN ('ASSIGNED', 'PROCESSING') AND u.attempts_used < u.max_retries
+             ORDER BY u.key
+             LIMIT ?3",
+            params![now.boot_ms, job_id.0, i64::try_from(limit).unwrap_or(i64::MAX)],
+        )?;
+        for unit in &units {
+            self.lose(now, unit, actor::SWEEP, loss::LEASE_RAN_OUT)?;
+        }
+        Ok(units.len())
+    }
+
+    /// Ends the attempt of a unit whose worker vanished.
+    fn lose(&mut self, now: Moment, unit: &HotUnit, actor: &str, reason: &str) -> Answer<Swept> {
+        let closing = unit.standing().lost();
+        self.close_as(now, unit, &closing, actor, reason)
+    }
+
+    fn close_as(&mut self, now: Moment, unit: &HotUnit, closing: &Closing, actor: &str, reason: &str) -> Answer<Swept> {
+        let closed = self.close(now, unit, closing, Cause { actor, reason: Some(reason) }, 0)?;
+        Ok(Swept {
+            job_id: unit.job_id,
+            unit: unit.key,
+            unit_id: unit.id.clone(),
+            attempt_number: Some(unit.attempt_count),
+            change: closed.change,
+            status: closed.status,
+        })
+    }
+
+    /// Units that waited longer than their caller allows, in the order of keys.
+    fn overdue_units(&self, now: Moment, limit: usize) -> Answer<Vec<HotUnit>> {
+        self.units(
+            "WHERE u.queue_deadline_boot_ms IS NOT NULL AND u.queue_deadline_boot_ms <= ?1 AND u.status = 'PENDING'
+             ORDER BY u.key
+             LIMIT ?2",
+            params![now.boot_ms, i64::try_from(limit).unwrap_or(i64::MAX)],
+        )
+    }
+
+    fn fail_overdue(&mut self, now: Moment, unit: &HotUnit) -> Answer<Swept> {
+        let status = rules::changed_unit(&unit.id, unit.status, Change::QueueTimeout)?;
+        let mut update = self.connection.prepare_cached(
+            "UPDATE work_units
+             SET status = 'FAILED', failure_kind = ?2, failure_message = ?3, completed_at = ?4, accepted_by = NULL,
+                 queue_deadline_boot_ms = NULL, not_before = NULL, delay_ms = NULL
+             WHERE key = ?1",
+        )?;
+        let (kind, message) = (FailureKind::QUEUE_TIMEOUT, rules::QUEUE_TIMEOUT_MESSAGE);
+        update.execute(params![unit.key.0, kind.as_str(), message, now.wall.timestamp_millis()])?;
+        self.record(
+            now,
+            Entry {
+                unit: unit.key,
+                attempt_number: None,
+                fence: unit.fence,
+                change: Change::QueueTimeout,
+                from: Some(unit.status),
+                to: status,
+                actor: actor::SWEEP,
+                reason: None,
+                conversation: None,
+                digest: None,
+            },
+        )?;
+        Ok(Swept {
+            job_id: unit.job_id,
+            unit: unit.key,
+            unit_id: unit.id.clone(),
+            attempt_number: None,
+            change: Change::QueueTimeout,
+            status,
+        })
+    }
+
+    pub(super) fn end_owner(&mut self, now: Moment, owner: OwnerId) -> Answer<()> {
+        let mut select = self.connection.prepare_cached("SELECT ended_at IS NULL FROM owners WHERE id = ?1")?;
+        match select.query_row([owner.0], |row| row.get(0)).optional()? {
+            None => return Err(RepositoryError::UnknownOwner(owner).into()),
+            Some(false) => return Ok(()),
+            Some(true) => {}
+        }
+        for unit in self.leases_of(owner, None)? {
+            self.lose(now, &unit, &owner.to_string(), loss::OWNER_ENDED)?;
+        }
+        self.mark_ended(now, owner)
+    }
+
+    /// Gives back what an owner accepted, and ends it and its workers. It holds no lease.
+    fn mark_ended(&mut self, now: Moment, owner: OwnerId) -> Answer<()> {
+        let now_ms = now.wall.timestamp_millis();
+        let mut update = self.connection.prepare_cached(
+            "UPDATE work_units
+             SET accepted_by = NULL, queue_deadline_boot_ms = NULL
+             WHERE status = 'PENDING' AND accepted_by IS NOT NULL AND accepted_by = ?1",
+        )?;
+        update.execute([owner.0])?;
+        let mut update = self.connection.prepare_cached(
+            "UPDATE workers
+             SET status = 'DEAD', load = 0, current_unit = NULL, last_activity_at = ?2
+             WHERE owner_id = ?1 AND status NOT IN ('TERMINATED', 'DEAD')",
+        )?;
+        update.execute([owner.0, now_ms])?;
+        let mut update = self.connection.prepare_cached("UPDATE owners SET ended_at = ?2 WHERE id = ?1")?;
+        update.execute([owner.0, now_ms])?;
+        Ok(())
+    }
+
+    pub(super) fn change_worker(
+        &mut self,
+        now: Moment,
+        owner: OwnerId,
+        job_id: JobId,
+        slot: &Slot,
+        change: WorkerChange,
+    ) -> Answer<Worker> {
+        self.job_has_template(job_id)?;
+        self.check_owner(owner)?;
+        let id = &slot.worker_id;
+        let status = self.worker(owner, id)?.map(|worker| worker.status);
+        let next = rules::changed_worker(id, status, change)?;
+        self.resolve_held(now, owner, id, change)?;
+        let mut upsert = self.connection.prepare_cached(
+            "INSERT INTO workers (owner_id, id, job_id, status, capacity, load, created_at, last_activity_at)
+             VALUES (?1, ?2, ?3, ?4, ?5, 0, ?6, ?6)
+             ON CONFLICT (owner_id, id) DO UPDATE SET status = ?4, last_activity_at = ?6",
+        )?;
+        let now_ms = now.wall.timestamp_millis();
+        upsert.execute(params![owner.0, id.as_str(), job_id.0, next.name(), slot.capacity, now_ms])?;
+        Ok(self.worker(owner, id)?.expect("it was just written"))
+    }
+
+    /// Ends what a worker holds when it ends itself.
+    fn resolve_held(&mut self, now: Moment, owner: OwnerId, id: &WorkerId, change: WorkerChange) -> Answer<()> {
+        if !matches!(change, WorkerChange::Terminate | WorkerChange::Die) {
+            return Ok(());
+        }
+        let actor = owner.to_string();
+        for unit in self.leases_of(owner, Some(id))? {
+            if change == WorkerChange::Terminate {
+                let closing = unit.standing().released(None);
+                self.close_as(now, &unit, &closing, &actor, loss::WORKER_TERMINATED)?;
+            } else {
+                self.lose(now, &unit, &actor, loss::WORKER_DIED)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn worker(&self, owner: OwnerId, id: &WorkerId) -> Answer<Option<Worker>> {
+        let mut select =
+            self.connection.prepare_cached(&format!("SELECT {WORKER_COLUMNS} WHERE owner_id = ?1 AND id = ?2"))?;
+        Ok(select.query_row(params![owner.0, id.as_str()], worker).optional()?)
+    }
+}

@@ -1,0 +1,162 @@
+//! The changes that wait for the writer thread: bounded in bytes, urgent ones first.
+//!
+//! Renewing leases and cancelling overtake everything else, since a lease must not be lost because
+//! a long conversation is waiting to be written. All others keep their order.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Whether a change may overtake others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lane {
+    /// Ahead of everything ordinary.
+    Urgent,
+    /// In the order of arrival.
+    Ordinary,
+}
+
+/// A queue of many senders and one receiver.
+#[derive(Debug)]
+pub(super) struct Queue<T> {
+    state: Mutex<State<T>>,
+    /// Something arrived, or the queue was closed.
+    arrived: Condvar,
+    /// The receiver took something.
+    drained: Condvar,
+    limit_bytes: usize,
+}
+
+#[derive(Debug)]
+struct State<T> {
+    urgent: Vec<T>,
+    ordinary: Vec<T>,
+    /// What waits in the ordinary lane; the urgent one holds nothing that is large.
+    bytes: usize,
+    is_closed: bool,
+}
+
+impl<T> Queue<T> {
+    pub(super) fn new(limit_bytes: usize) -> Queue<T> {
+        let state = State { urgent: Vec::new(), ordinary: Vec::new(), bytes: 0, is_closed: false };
+        Queue { state: Mutex::new(state), arrived: Condvar::new(), drained: Condvar::new(), limit_bytes }
+    }
+
+    /// Adds an item, waiting for room if the queue is full. A closed queue gives it back.
+    pub(super) fn send(&self, lane: Lane, bytes: usize, item: T) -> Result<(), T> {
+        let mut state = self.lock();
+        // What is larger than the whole queue may enter when it is empty.
+        while lane == Lane::Ordinary
+            && state.bytes > 0
+            && state.bytes.saturating_add(bytes) > self.limit_bytes
+            && !state.is_closed
+        {
+            state = self.drained.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if state.is_closed {
+            return Err(item);
+        }
+        match lane {
+            Lane::Urgent => state.urgent.push(item),
+            Lane::Ordinary => {
+                state.bytes += bytes;
+                state.ordinary.push(item);
+            }
+        }
+        drop(state);
+        self.arrived.notify_one();
+        Ok(())
+    }
+
+    /// Takes everything that waits, urgent items apart, waiting for a first one.
+    ///
+    /// With a `patience` it may return with nothing. `None` once the queue is closed and empty.
+    pub(super) fn take(&self, patience: Option<Duration>) -> Option<(Vec<T>, Vec<T>)> {
+        let mut state = self.lock();
+        if let Some(patience) = patience {
+            let waited = self.arrived.wait_timeout_while(state, patience, |state| state.is_idle());
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        } else {
+            state = self.arrived.wait_while(state, |state| state.is_idle()).unwrap_or_else(PoisonError::into_inner);
+        }
+        let (urgent, ordinary) = state.take_all();
+        let is_over = state.is_closed && urgent.is_empty() && ordinary.is_empty();
+        drop(state);
+        self.drained.notify_all();
+        (!is_over).then_some((urgent, ordinary))
+    }
+
+    /// Takes what is urgent, if anything, without waiting.
+    pub(super) fn take_urgent(&self) -> Vec<T> {
+        std::mem::take(&mut self.lock().urgent)
+    }
+
+    /// Lets nothing more in. What waits can still be taken.
+    pub(super) fn close(&self) {
+        self.lock().is_closed = true;
+        self.arrived.notify_all();
+        self.drained.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> State<T> {
+    fn is_idle(&self) -> bool {
+        self.urgent.is_empty() && self.ordinary.is_empty() && !self.is_closed
+    }
+
+    fn take_all(&mut self) -> (Vec<T>, Vec<T>) {
+        self.bytes = 0;
+        (std::mem::take(&mut self.urgent), std::mem::take(&mut self.ordinary))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::thread;
+
+    #[test]
+    fn urgent_items_come_first_and_the_rest_in_order() {
+        let queue = Queue::new(100);
+        for (lane, item) in [(Lane::Ordinary, 1), (Lane::Urgent, 2), (Lane::Ordinary, 3)] {
+            queue.send(lane, 10, item).unwrap();
+        }
+        assert_eq!(queue.take(None), Some((vec![2], vec![1, 3])));
+        assert_eq!(queue.take(Some(Duration::ZERO)), Some((vec![], vec![])));
+    }
+
+    #[test]
+    fn a_full_queue_makes_senders_wait_but_not_urgent_ones() {
+        let queue = Arc::new(Queue::new(10));
+        queue.send(Lane::Ordinary, 10, 1).unwrap();
+        queue.send(Lane::Urgent, 10, 2).unwrap();
+        let sender = thread::spawn({
+            let queue = Arc::clone(&queue);
+            move || queue.send(Lane::Ordinary, 1, 3)
+        });
+        assert_eq!(queue.take(None), Some((vec![2], vec![1])));
+        sender.join().unwrap().unwrap();
+        assert_eq!(queue.take(None), Some((vec![], vec![3])));
+    }
+
+    #[test]
+    fn what_is_larger_than_the_queue_still_gets_through() {
+        let queue = Queue::new(10);
+        queue.send(Lane::Ordinary, 1_000, 1).unwrap();
+        assert_eq!(queue.take(None), Some((vec![], vec![1])));
+    }
+
+    #[test]
+    fn a_closed_queue_is_emptied_and_then_over() {
+        let queue = Queue::new(10);
+        queue.send(Lane::Ordinary, 1, 1).unwrap();
+        queue.close();
+        assert_eq!(queue.send(Lane::Ordinary, 1, 2), Err(2));
+        assert_eq!(queue.take(None), Some((vec![], vec![1])));
+        assert_eq!(queue.take(None), None);
+    }
+}

@@ -1,0 +1,417 @@
+//! Reading: each call is one consistent look at the database, and no look outlasts its call.
+
+use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
+use serde_json::Value;
+
+use super::messages::read_content;
+use super::rows::{
+    blob, failure, json, named, optional_blob, optional_json, optional_time, pause, read_attempt, read_attempt_result,
+    time, tokens, unit_id, unsigned,
+};
+use super::units::{JOB_COLUMNS, read_job};
+use crate::attempt::AttemptKey;
+use crate::conversation::{Role, StoredMessage, from_json};
+use crate::job::{Job, JobId};
+use crate::lease::OwnerId;
+use crate::money::{Cost, Money, Tokens};
+use crate::repository::rules::{self, PageItem, page_limit};
+use crate::repository::{
+    Costs, Counts, JournalEntry, ModelCost, Page, RepositoryError, Result, StoredInputs, UnitFilter,
+};
+use crate::unit::{Change, UnitKey, UnitStatus, WorkUnit};
+
+/// A row that was found but cannot be understood is damage; anything else is the storage's own trouble.
+fn understood<T>(read: rusqlite::Result<T>, what: impl FnOnce() -> (String, i64)) -> Result<T> {
+    read.map_err(|error| match error {
+        rusqlite::Error::SqliteFailure(..) => super::writer::failure_of(&error),
+        rusqlite::Error::QueryReturnedNoRows => RepositoryError::storage(error.to_string()),
+        damage => {
+            let (what, position) = what();
+            RepositoryError::corrupt(what, position, damage)
+        }
+    })
+}
+
+fn stored<T>(read: rusqlite::Result<T>) -> Result<T> {
+    read.map_err(|error| super::writer::failure_of(&error))
+}
+
+/// Reads the rows of a query into a page; `what` names a row by its key, which is the first column.
+fn read_page<T>(
+    connection: &Connection,
+    sql: &str,
+    parameters: impl rusqlite::Params,
+    limit: usize,
+    what: impl Fn(i64) -> String,
+    mut read: impl FnMut(&Row<'_>) -> rusqlite::Result<(usize, T)>,
+) -> Result<Page<T>> {
+    let mut select = stored(connection.prepare_cached(sql))?;
+    let mut rows = stored(select.query(parameters))?;
+    let items = std::iter::from_fn(|| {
+        let row = match stored(rows.next()) {
+            Ok(row) => row?,
+            Err(error) => return Some(Err(error)),
+        };
+        let key = match stored(row.get(0)) {
+            Ok(key) => key,
+            Err(error) => return Some(Err(error)),
+        };
+        let item = understood(read(row), || (what(key), key));
+        Some(item.map(|(len_bytes, item)| PageItem { key, len_bytes, item }))
+    });
+    rules::page(limit, items)
+}
+
+/// One more than the page holds, so that the last page is known as such.
+fn sql_limit(limit: usize) -> i64 {
+    i64::try_from(page_limit(limit) + 1).unwrap_or(i64::MAX)
+}
+
+pub(super) fn job(connection: &Connection, id: JobId) -> Result<Job> {
+    let mut select = stored(connection.prepare_cached(&format!("SELECT {JOB_COLUMNS} WHERE id = ?1")))?;
+    let found = understood(select.query_row([id.0], read_job).optional(), || (id.to_string(), id.0))?;
+    found.ok_or(RepositoryError::UnknownJob(id))
+}
+
+pub(super) fn job_named(connection: &Connection, name: &str) -> Result<Option<Job>> {
+    let mut select = stored(connection.prepare_cached(&format!("SELECT {JOB_COLUMNS} WHERE name = ?1")))?;
+    understood(select.query_row([name], read_job).optional(), || (format!("job `{name}`"), 0))
+}
+
+pub(super) fn jobs(connection: &Connection, after: i64, limit: usize) -> Result<Page<Job>> {
+    let sql = format!("SELECT {JOB_COLUMNS} WHERE id > ?1 ORDER BY id LIMIT ?2");
+    let what = |id| JobId(id).to_string();
+    read_page(connection, &sql, [after, sql_limit(limit)], limit, what, |row| Ok((0, read_job(row)?)))
+}
+
+const UNIT_COLUMNS: &str = "u.key, u.job_id, u.id, i.unit_type, u.status, u.priority, i.payload, i.prompt, i.template, \
+     i.options, u.max_retries, u.attempt_count, u.attempts_used, u.fence, u.accepted_by, u.not_before, u.delay_ms, \
+     u.created_at, u.completed_at, u.purged_at, u.failure_kind, u.failure_message \
+     FROM work_units u \
+     JOIN unit_inputs i ON i.unit_key = u.key";
+
+/// A unit with what its last attempt left.
+fn unit_of(connection: &Connection, row: &Row<'_>) -> rusqlite::Result<WorkUnit> {
+    let key = UnitKey(row.get(0)?);
+    let attempt_count: u32 = row.get(11)?;
+    let last = AttemptKey { unit: key, number: attempt_count };
+    let attempt = if attempt_count > 0 { read_attempt(connection, last)? } else { None };
+    let left = if attempt_count > 0 { read_attempt_result(connection, last)? } else { Default::default() };
+    let prompt: Option<String> = row.get(7)?;
+    let was_started = attempt.as_ref().is_some_and(|attempt| attempt.started_at.is_some());
+    let sent_as_it_is = if was_started { prompt.clone() } else { None };
+    let (tokens, cost) = if attempt_count > 0 { unit_cost(connection, key)? } else { Default::default() };
+    let result = left.result.as_ref().map(|json| from_json(json.as_bytes())).transpose();
+    Ok(WorkUnit {
+        key,
+        job_id: JobId(row.get(1)?),
+        id: unit_id(row, 2)?,
+        unit_type: row.get(3)?,
+        status: named(row, 4, UnitStatus::from_name)?,
+        priority: row.get(5)?,
+        payload: optional_json(row, 6)?.unwrap_or(Value::Null),
+        prompt,
+        template: row.get(8)?,
+        options: json(row, 9)?,
+        max_retries: row.get(10)?,
+        attempt_count,
+        attempts_used: row.get(12)?,
+        fence: row.get(13)?,
+        accepted_by: row.get::<_, Option<i64>>(14)?.map(OwnerId),
+        not_before: pause(row, 15, 16)?.map(|pause| pause.not_before),
+        created_at: time(row, 17)?,
+        assigned_at: attempt.as_ref().map(|attempt| attempt.assigned_at),
+        started_at: attempt.as_ref().and_then(|attempt| attempt.started_at),
+        first_message_at: first_message_at(connection, last)?,
+        completed_at: optional_time(row, 18)?,
+        purged_at: optional_time(row, 19)?,
+        worker_id: attempt.as_ref().map(|attempt| attempt.worker_id.clone()),
+        execution_time: attempt.as_ref().and_then(|attempt| attempt.execution_time()),
+        rendered_prompt: left.rendered_prompt.or(sent_as_it_is),
+        result: result
+            .map_err(|error| rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Blob, error.into()))?,
+        output: left.output,
+        output_files: left.output_files,
+        failure: failure(row, 20, 21)?,
+        session_id: attempt.as_ref().and_then(|attempt| attempt.session_id.clone()),
+        process: attempt.and_then(|attempt| attempt.process),
+        tokens,
+        cost,
+    })
+}
+
+fn first_message_at(
+    connection: &Connection,
+    attempt: AttemptKey,
+) -> rusqlite::Result<Option<chrono::DateTime<chrono::Utc>>> {
+    let mut select = connection
+        .prepare_cached("SELECT at FROM messages WHERE unit_key = ?1 AND attempt_number = ?2 AND number = 1")?;
+    select.query_row(params![attempt.unit.0, attempt.number], |row| time(row, 0)).optional()
+}
+
+fn unit_cost(connection: &Connection, unit: UnitKey) -> rusqlite::Result<(Tokens, Cost)> {
+    let mut select = connection.prepare_cached(
+        "SELECT input, output, cache_read, cache_write, reasoning, amount FROM charges WHERE unit_key = ?1",
+    )?;
+    let mut rows = select.query([unit.0])?;
+    let (mut used, mut cost) = (Tokens::default(), Cost::default());
+    while let Some(row) = rows.next()? {
+        used += tokens(row, 0)?;
+        cost = cost + line_cost(row.get(5)?);
+    }
+    Ok((used, cost))
+}
+
+fn line_cost(amount: Option<i64>) -> Cost {
+    match amount {
+        Some(nanos) => Cost { amount: Money::from_nanos(nanos), unpriced: 0 },
+        None => Cost { amount: Money::ZERO, unpriced: 1 },
+    }
+}
+
+fn content_bytes(unit: &WorkUnit, row: &Row<'_>) -> rusqlite::Result<usize> {
+    let payload = row.get_ref(6)?.as_blob_or_null()?.map_or(0, <[u8]>::len);
+    let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+    Ok(payload + text(&unit.prompt) + text(&unit.rendered_prompt) + text(&unit.output))
+}
+
+pub(super) fn unit(connection: &Connection, job_id: JobId, id: &str) -> Result<WorkUnit> {
+    let sql = format!("SELECT {UNIT_COLUMNS} WHERE u.job_id = ?1 AND u.id = ?2");
+    let mut select = stored(connection.prepare_cached(&sql))?;
+    let found = select.query_row(params![job_id.0, id], |row| unit_of(connection, row)).optional();
+    match understood(found, || (format!("unit `{id}`"), 0))? {
+        Some(unit) => Ok(unit),
+        None => Err(match job(connection, job_id) {
+            Ok(_) => RepositoryError::unknown_unit(job_id, id),
+            Err(unknown_job) => unknown_job,
+        }),
+    }
+}
+
+pub(super) fn units(connection: &Connection, filter: &UnitFilter, after: i64, limit: usize) -> Result<Page<WorkUnit>> {
+    use rusqlite::types::Value as Sql;
+    let mut conditions = vec!["u.key > ?".to_owned()];
+    let mut parameters: Vec<Sql> = vec![after.into()];
+    let mut require = |condition: &str, parameter: Sql| {
+        conditions.push(condition.to_owned());
+        parameters.push(parameter);
+    };
+    if let Some(job_id) = filter.job_id {
+        require("u.job_id = ?", job_id.0.into());
+    }
+    if let Some(unit_type) = &filter.unit_type {
+        require("i.unit_type = ?", unit_type.clone().into());
+    }
+    if let Some(kind) = &filter.failure_kind {
+        require("u.failure_kind = ?", kind.clone().into());
+    }
+    if !filter.statuses.is_empty() {
+        let names: Vec<String> = filter.statuses.iter().map(|status| format!("'{}'", status.name())).collect();
+        conditions.push(format!("u.status IN ({})", names.join(", ")));
+    }
+    parameters.push(sql_limit(limit).into());
+    let conditions = conditions.join(" AND ");
+    let sql = format!("SELECT {UNIT_COLUMNS} WHERE {conditions} ORDER BY u.key LIMIT ?");
+    let what = |key| format!("unit key {key}");
+    read_page(connection, &sql, params_from_iter(parameters), limit, what, |row| {
+        let unit = unit_of(connection, row)?;
+        Ok((content_bytes(&unit, row)?, unit))
+    })
+}
+
+pub(super) fn counts(connection: &Connection, job_id: JobId) -> Result<Counts> {
+    job(connection, job_id)?;
+    let sql = "SELECT status, count(*) FROM work_units WHERE job_id = ?1 GROUP BY status";
+    let mut select = stored(connection.prepare_cached(sql))?;
+    let mut rows = stored(select.query([job_id.0]))?;
+    let mut counts = Counts::default();
+    while let Some(row) = stored(rows.next())? {
+        let damaged = || (format!("a status in {job_id}"), 0);
+        let status = understood(named(row, 0, UnitStatus::from_name), damaged)?;
+        counts.add(status, understood(unsigned(row, 1), damaged)?);
+    }
+    Ok(counts)
+}
+
+pub(super) fn costs(connection: &Connection, job_id: Option<JobId>) -> Result<Costs> {
+    if let Some(job_id) = job_id {
+        job(connection, job_id)?;
+    }
+    let sql = "SELECT c.model, sum(c.input), sum(c.output), sum(c.cache_read), sum(c.cache_write), sum(c.reasoning),
+                      coalesce(sum(c.amount), 0), sum(c.amount IS NULL)
+               FROM charges c
+               JOIN work_units u ON u.key = c.unit_key
+               WHERE ?1 IS NULL OR u.job_id = ?1
+               GROUP BY c.model
+               ORDER BY c.model";
+    let mut select = stored(connection.prepare_cached(sql))?;
+    let by_model = stored(select.query_map([job_id.map(|job_id| job_id.0)], |row| {
+        let amount = Money::from_nanos(row.get(6)?);
+        Ok(ModelCost {
+            model: row.get(0)?,
+            tokens: tokens(row, 1)?,
+            cost: Cost { amount, unpriced: unsigned(row, 7)? },
+        })
+    }))?;
+    let by_model = understood(by_model.collect(), || ("a charge".to_owned(), 0))?;
+    Ok(Costs { by_model })
+}
+
+pub(super) fn messages(
+    connection: &Connection,
+    attempt: AttemptKey,
+    after: u32,
+    limit: usize,
+) -> Result<Page<StoredMessage>> {
+    let sql = "SELECT number, at, role, encoding, body, raw, content_hash, link
+               FROM messages
+               WHERE unit_key = ?1 AND attempt_number = ?2 AND number > ?3
+               ORDER BY number
+               LIMIT ?4";
+    let parameters = params![attempt.unit.0, attempt.number, after, sql_limit(limit)];
+    let what = |number| format!("message {number} of attempt {} of unit key {}", attempt.number, attempt.unit.0);
+    read_page(connection, sql, parameters, limit, what, |row| {
+        let content = read_content(row, 3, 4, 5)?;
+        let len_bytes = content.as_ref().map_or(0, |content| content.len_bytes());
+        let role = named(row, 2, Role::from_name)?;
+        let message = StoredMessage::new(row.get(0)?, time(row, 1)?, role, content, blob(row, 6)?, blob(row, 7)?);
+        Ok((len_bytes, message))
+    })
+}
+
+pub(super) fn partial_text(connection: &Connection, attempt: AttemptKey) -> Result<Option<String>> {
+    let sql = "SELECT text FROM partials WHERE unit_key = ?1 AND attempt_number = ?2";
+    let mut select = stored(connection.prepare_cached(sql))?;
+    let text = select.query_row(params![attempt.unit.0, attempt.number], |row| row.get(0)).optional();
+    understood(text, || ("a partial message".to_owned(), attempt.unit.0))
+}
+
+pub(super) fn checkpoint(connection: &Connection, unit: UnitKey) -> Result<Option<Value>> {
+    let sql = "SELECT value FROM checkpoints WHERE unit_key = ?1 ORDER BY attempt_number DESC LIMIT 1";
+    let mut select = stored(connection.prepare_cached(sql))?;
+    let value = select.query_row([unit.0], |row| json(row, 0)).optional();
+    understood(value, || (format!("the checkpoint of unit key {}", unit.0), unit.0))
+}
+
+/// The session of the latest attempt before this one that had any.
+pub(super) fn earlier_session(connection: &Connection, attempt: AttemptKey) -> Result<Option<String>> {
+    let sql = "SELECT session_id
+               FROM attempts
+               WHERE unit_key = ?1 AND number < ?2 AND session_id IS NOT NULL
+               ORDER BY number DESC
+               LIMIT 1";
+    let mut select = stored(connection.prepare_cached(sql))?;
+    let session = select.query_row(params![attempt.unit.0, attempt.number], |row| row.get(0)).optional();
+    understood_attempt(attempt, session)
+}
+
+pub(super) fn inputs(connection: &Connection, unit: UnitKey) -> Result<StoredInputs> {
+    let sql = "SELECT unit_type, payload, prompt, template, options, content_hash, prompt_hash
+               FROM unit_inputs
+               WHERE unit_key = ?1";
+    let mut select = stored(connection.prepare_cached(sql))?;
+    let found = select.query_row([unit.0], |row| {
+        Ok(StoredInputs {
+            unit_type: row.get(0)?,
+            payload: row.get(1)?,
+            prompt: row.get(2)?,
+            template: row.get(3)?,
+            options: row.get(4)?,
+            content_hash: blob(row, 5)?,
+            prompt_hash: optional_blob(row, 6)?,
+        })
+    });
+    let found = understood(found.optional(), || (format!("the inputs of unit key {}", unit.0), unit.0))?;
+    found.ok_or_else(|| rules::no_such_key(unit))
+}
+
+const JOURNAL_COLUMNS: &str = "seq, at, unit_key, attempt_number, fence, change, from_status, to_status, actor, \
+     reason, message_count, head, digest, link FROM journal";
+
+fn journal_row(row: &Row<'_>) -> rusqlite::Result<(usize, JournalEntry)> {
+    let is_insert = matches!(row.get_ref(6)?, rusqlite::types::ValueRef::Null);
+    let entry = JournalEntry {
+        seq: row.get(0)?,
+        at: time(row, 1)?,
+        unit: UnitKey(row.get(2)?),
+        attempt_number: row.get(3)?,
+        fence: row.get(4)?,
+        change: named(row, 5, Change::from_name)?,
+        from: if is_insert { None } else { Some(named(row, 6, UnitStatus::from_name)?) },
+        to: named(row, 7, UnitStatus::from_name)?,
+        actor: row.get(8)?,
+        reason: row.get(9)?,
+        message_count: row.get(10)?,
+        head: optional_blob(row, 11)?,
+        digest: optional_blob(row, 12)?,
+        link: blob(row, 13)?,
+    };
+    Ok((0, entry))
+}
+
+/// Which rows of the journal.
+pub(super) enum Rows {
+    All,
+    OfUnit(UnitKey),
+    Outcomes,
+}
+
+pub(super) fn journal(connection: &Connection, rows: &Rows, after: i64, limit: usize) -> Result<Page<JournalEntry>> {
+    let what = |seq| format!("journal row {seq}");
+    let limit_parameter = sql_limit(limit);
+    match rows {
+        Rows::All => {
+            let sql = format!("SELECT {JOURNAL_COLUMNS} WHERE seq > ?1 ORDER BY seq LIMIT ?2");
+            read_page(connection, &sql, [after, limit_parameter], limit, what, journal_row)
+        }
+        Rows::OfUnit(unit) => {
+            let sql = format!("SELECT {JOURNAL_COLUMNS} WHERE unit_key = ?3 AND seq > ?1 ORDER BY seq LIMIT ?2");
+            read_page(connection, &sql, [after, limit_parameter, unit.0], limit, what, journal_row)
+        }
+        Rows::Outcomes => {
+            let sql = format!(
+                "SELECT {JOURNAL_COLUMNS}
+                 WHERE seq > ?1 AND to_status IN ('COMPLETED', 'FAILED', 'CANCELLED') AND from_status <> to_status
+                 ORDER BY seq
+                 LIMIT ?2"
+            );
+            read_page(connection, &sql, [after, limit_parameter], limit, what, journal_row)
+        }
+    }
+}
+
+/// What SQLite finds wrong: its own structure, and rows that refer to nothing.
+pub(super) fn integrity(connection: &Connection) -> Result<Vec<String>> {
+    let mut problems = Vec::new();
+    let mut check = stored(connection.prepare("PRAGMA integrity_check"))?;
+    let lines = stored(check.query_map([], |row| row.get::<_, String>(0)))?;
+    for line in lines {
+        match line {
+            Ok(line) if line == "ok" => {}
+            Ok(line) => problems.push(line),
+            // Damage so deep that the check itself stops is what it was to find.
+            Err(error) => problems.push(error.to_string()),
+        }
+    }
+    let mut check = stored(connection.prepare("PRAGMA foreign_key_check"))?;
+    let lines = stored(check.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, Option<i64>>(1)?))))?;
+    for line in lines {
+        match line {
+            Ok((table, rowid)) => problems.push(match rowid {
+                Some(rowid) => format!("row {rowid} of {table} refers to nothing"),
+                None => format!("a row of {table} refers to nothing"),
+            }),
+            Err(error) => problems.push(error.to_string()),
+        }
+    }
+    Ok(problems)
+}
+
+pub(super) fn understood_attempt<T>(attempt: AttemptKey, read: rusqlite::Result<T>) -> Result<T> {
+    let what = || (format!("attempt {} of unit key {}", attempt.number, attempt.unit.0), attempt.unit.0);
+    understood(read, what)
+}
+
+pub(super) fn understood_list<T>(what: &str, read: rusqlite::Result<T>) -> Result<T> {
+    understood(read, || (what.to_owned(), 0))
+}

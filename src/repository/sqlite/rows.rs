@@ -1,0 +1,286 @@
+//! Between rows and records.
+
+use chrono::{DateTime, Utc};
+use rusqlite::types::{FromSqlError, Type, ValueRef};
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::book::{Answer, Book};
+use crate::attempt::{Attempt, AttemptKey, AttemptResult, Failure, FailureKind, Outcome, OutputFile};
+use crate::chain::Hash;
+use crate::conversation::{Raw, from_json};
+use crate::job::JobId;
+use crate::lease::{Lease, OwnerId};
+use crate::money::{Charge, Money, Tokens};
+use crate::repository::rules::Pause;
+use crate::unit::{UnitId, UnitKey, UnitStatus};
+use crate::worker::WorkerId;
+
+type BoxedError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A column that holds something that was never written.
+fn unreadable(column: usize, column_type: Type, error: impl Into<BoxedError>) -> rusqlite::Error {
+    rusqlite::Error::FromSqlConversionFailure(column, column_type, error.into())
+}
+
+/// A hash.
+pub(super) fn blob(row: &Row<'_>, column: usize) -> rusqlite::Result<Hash> {
+    let bytes: [u8; 32] = row.get(column)?;
+    Ok(Hash::from_bytes(bytes))
+}
+
+pub(super) fn optional_blob(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Hash>> {
+    let bytes: Option<[u8; 32]> = row.get(column)?;
+    Ok(bytes.map(Hash::from_bytes))
+}
+
+/// A time.
+pub(super) fn time(row: &Row<'_>, column: usize) -> rusqlite::Result<DateTime<Utc>> {
+    optional_time(row, column)?.ok_or_else(|| unreadable(column, Type::Null, FromSqlError::InvalidType))
+}
+
+pub(super) fn optional_time(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<DateTime<Utc>>> {
+    let Some(milliseconds) = row.get::<_, Option<i64>>(column)? else { return Ok(None) };
+    let time = DateTime::from_timestamp_millis(milliseconds);
+    time.map(Some).ok_or_else(|| unreadable(column, Type::Integer, FromSqlError::OutOfRange(milliseconds)))
+}
+
+/// A value stored under its name.
+pub(super) fn named<T>(row: &Row<'_>, column: usize, from_name: fn(&str) -> Option<T>) -> rusqlite::Result<T> {
+    let name = row.get_ref(column)?.as_str()?;
+    from_name(name).ok_or_else(|| unreadable(column, Type::Text, format!("`{name}` is no such name")))
+}
+
+/// A name that was checked when it was written.
+pub(super) fn unit_id(row: &Row<'_>, column: usize) -> rusqlite::Result<UnitId> {
+    UnitId::new(row.get::<_, String>(column)?).map_err(|error| unreadable(column, Type::Text, error))
+}
+
+pub(super) fn worker_id(row: &Row<'_>, column: usize) -> rusqlite::Result<WorkerId> {
+    unit_id(row, column).map(WorkerId::from)
+}
+
+/// JSON in a BLOB.
+pub(super) fn json<T: serde::de::DeserializeOwned>(row: &Row<'_>, column: usize) -> rusqlite::Result<T> {
+    let bytes = row.get_ref(column)?.as_blob()?;
+    from_json(bytes).map_err(|error| unreadable(column, Type::Blob, error))
+}
+
+pub(super) fn optional_json<T: serde::de::DeserializeOwned>(
+    row: &Row<'_>,
+    column: usize,
+) -> rusqlite::Result<Option<T>> {
+    match row.get_ref(column)? {
+        ValueRef::Null => Ok(None),
+        _ => json(row, column).map(Some),
+    }
+}
+
+/// How long a unit may not be claimed.
+pub(super) fn pause(row: &Row<'_>, not_before: usize, delay_ms: usize) -> rusqlite::Result<Option<Pause>> {
+    let Some(not_before) = optional_time(row, not_before)? else { return Ok(None) };
+    Ok(Some(Pause { not_before, delay_ms: row.get(delay_ms)? }))
+}
+
+pub(super) fn failure(row: &Row<'_>, kind: usize, message: usize) -> rusqlite::Result<Option<Failure>> {
+    let Some(kind) = row.get::<_, Option<String>>(kind)? else { return Ok(None) };
+    Ok(Some(Failure::new(FailureKind::new(kind), row.get::<_, String>(message)?)))
+}
+
+/// What an attempt left behind.
+pub(super) fn read_attempt_result(connection: &Connection, attempt: AttemptKey) -> rusqlite::Result<AttemptResult> {
+    let key = params![attempt.unit.0, attempt.number];
+    let mut select = connection.prepare_cached(
+        "SELECT rendered_prompt, result, output, late_result, purged
+         FROM attempt_results
+         WHERE unit_key = ?1 AND attempt_number = ?2",
+    )?;
+    let mut rows = select.query(key)?;
+    let mut result = AttemptResult::default();
+    if let Some(row) = rows.next()? {
+        result.rendered_prompt = row.get(0)?;
+        result.result = row.get::<_, Option<Vec<u8>>>(1)?.map(Raw::from);
+        result.output = row.get(2)?;
+        result.late_result = row.get::<_, Option<Vec<u8>>>(3)?.map(Raw::from);
+        result.purged = optional_json(row, 4)?;
+    }
+    let mut select = connection.prepare_cached(
+        "SELECT path, size_bytes, hash
+         FROM output_files
+         WHERE unit_key = ?1 AND attempt_number = ?2
+         ORDER BY position",
+    )?;
+    let files = select.query_map(key, |row| {
+        Ok(OutputFile { path: row.get(0)?, size_bytes: unsigned(row, 1)?, hash: blob(row, 2)? })
+    })?;
+    result.output_files = files.collect::<rusqlite::Result<_>>()?;
+    Ok(result)
+}
+
+/// A number that is never negative.
+pub(super) fn unsigned(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
+    let number: i64 = row.get(column)?;
+    u64::try_from(number).map_err(|_| unreadable(column, Type::Integer, FromSqlError::OutOfRange(number)))
+}
+
+/// Token counts in five columns.
+pub(super) fn tokens(row: &Row<'_>, first: usize) -> rusqlite::Result<Tokens> {
+    Ok(Tokens {
+        input: unsigned(row, first)?,
+        output: unsigned(row, first + 1)?,
+        cache_read: unsigned(row, first + 2)?,
+        cache_write: unsigned(row, first + 3)?,
+        reasoning: unsigned(row, first + 4)?,
+    })
+}
+
+/// What an attempt used.
+pub(super) fn read_charges(connection: &Connection, attempt: AttemptKey) -> rusqlite::Result<Vec<Charge>> {
+    let mut select = connection.prepare_cached(
+        "SELECT model, input, output, cache_read, cache_write, reasoning, amount, price, is_estimated
+         FROM charges
+         WHERE unit_key = ?1 AND attempt_number = ?2
+         ORDER BY model",
+    )?;
+    let charges = select.query_map(params![attempt.unit.0, attempt.number], |row| {
+        Ok(Charge {
+            model: row.get(0)?,
+            tokens: tokens(row, 1)?,
+            amount: row.get::<_, Option<i64>>(6)?.map(Money::from_nanos),
+            price: optional_json(row, 7)?,
+            is_estimated: row.get(8)?,
+        })
+    })?;
+    charges.collect()
+}
+
+/// The part of a unit's row that decides what may happen to it.
+#[derive(Clone, Debug)]
+pub(super) struct HotUnit {
+    pub(super) key: UnitKey,
+    pub(super) job_id: JobId,
+    pub(super) id: UnitId,
+    pub(super) status: UnitStatus,
+    pub(super) fence: i64,
+    pub(super) attempt_count: u32,
+    pub(super) attempts_used: u32,
+    pub(super) releases: u32,
+    pub(super) max_retries: u32,
+    pub(super) priority: i32,
+    pub(super) pause: Option<Pause>,
+    pub(super) is_purged: bool,
+    pub(super) lease: Option<(OwnerId, WorkerId)>,
+    /// When the execution of the last attempt began.
+    pub(super) started_at: Option<DateTime<Utc>>,
+}
+
+/// The columns of [`HotUnit`], from `work_units u` and the last of its `attempts a`.
+pub(super) const HOT_COLUMNS: &str = "u.key, u.job_id, u.id, u.status, u.fence, u.attempt_count, u.attempts_used, \
+     u.releases, u.max_retries, u.priority, u.not_before, u.delay_ms, u.purged_at IS NOT NULL, u.lease_owner, \
+     u.lease_worker, a.started_at \
+     FROM work_units u \
+     LEFT JOIN attempts a ON a.unit_key = u.key AND a.number = u.attempt_count";
+
+impl HotUnit {
+    pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<HotUnit> {
+        let lease_owner: Option<i64> = row.get(13)?;
+        Ok(HotUnit {
+            key: UnitKey(row.get(0)?),
+            job_id: JobId(row.get(1)?),
+            id: unit_id(row, 2)?,
+            status: named(row, 3, UnitStatus::from_name)?,
+            fence: row.get(4)?,
+            attempt_count: row.get(5)?,
+            attempts_used: row.get(6)?,
+            releases: row.get(7)?,
+            max_retries: row.get(8)?,
+            priority: row.get(9)?,
+            pause: pause(row, 10, 11)?,
+            is_purged: row.get(12)?,
+            lease: match lease_owner {
+                Some(owner) => Some((OwnerId(owner), worker_id(row, 14)?)),
+                None => None,
+            },
+            started_at: optional_time(row, 15)?,
+        })
+    }
+
+    /// The attempt that was made last, or is being made.
+    pub(super) fn attempt(&self) -> AttemptKey {
+        AttemptKey { unit: self.key, number: self.attempt_count }
+    }
+}
+
+impl Book<'_> {
+    /// A unit by its key; a lease may name one that never was.
+    pub(super) fn unit(&self, key: UnitKey) -> Answer<Option<HotUnit>> {
+        self.one_unit(&format!("SELECT {HOT_COLUMNS} WHERE u.key = ?1"), [key.0])
+    }
+
+    /// A unit by its name.
+    pub(super) fn unit_named(&self, job_id: JobId, id: &str) -> Answer<Option<HotUnit>> {
+        self.one_unit(&format!("SELECT {HOT_COLUMNS} WHERE u.job_id = ?1 AND u.id = ?2"), params![job_id.0, id])
+    }
+
+    fn one_unit(&self, sql: &str, key: impl rusqlite::Params) -> Answer<Option<HotUnit>> {
+        let mut select = self.connection.prepare_cached(sql)?;
+        let mut rows = select.query(key)?;
+        Ok(rows.next()?.map(HotUnit::read).transpose()?)
+    }
+
+    /// Several units, in the order of the query.
+    pub(super) fn units(&self, conditions: &str, parameters: impl rusqlite::Params) -> Answer<Vec<HotUnit>> {
+        let mut select = self.connection.prepare_cached(&format!("SELECT {HOT_COLUMNS} {conditions}"))?;
+        let units = select.query_map(parameters, HotUnit::read)?;
+        Ok(units.collect::<rusqlite::Result<_>>()?)
+    }
+
+    /// The unit of a lease, if the lease still holds.
+    pub(super) fn held(&self, lease: &Lease) -> Answer<Option<HotUnit>> {
+        let unit = self.unit(lease.unit)?;
+        Ok(unit.filter(|unit| {
+            unit.status.is_leased() && unit.fence == lease.fence && unit.attempt_count == lease.attempt_number
+        }))
+    }
+}
+
+/// The columns of an attempt.
+const ATTEMPT_COLUMNS: &str = "unit_key, number, fence, owner_id, worker_id, assigned_at, started_at, ended_at, \
+     outcome, is_counted, failure_kind, failure_message, session_id, process, provenance, message_count, head, \
+     messages_lost FROM attempts";
+
+fn attempt(row: &Row<'_>) -> rusqlite::Result<Attempt> {
+    let is_open = matches!(row.get_ref(8)?, ValueRef::Null);
+    Ok(Attempt {
+        key: AttemptKey { unit: UnitKey(row.get(0)?), number: row.get(1)? },
+        fence: row.get(2)?,
+        owner: OwnerId(row.get(3)?),
+        worker_id: worker_id(row, 4)?,
+        assigned_at: time(row, 5)?,
+        started_at: optional_time(row, 6)?,
+        ended_at: optional_time(row, 7)?,
+        outcome: if is_open { None } else { Some(named(row, 8, Outcome::from_name)?) },
+        is_counted: row.get(9)?,
+        failure: failure(row, 10, 11)?,
+        session_id: row.get(12)?,
+        process: optional_json(row, 13)?,
+        provenance: optional_json(row, 14)?,
+        message_count: row.get(15)?,
+        head: optional_blob(row, 16)?,
+        messages_lost: row.get(17)?,
+    })
+}
+
+/// One attempt, if there is such a one.
+pub(super) fn read_attempt(connection: &Connection, key: AttemptKey) -> rusqlite::Result<Option<Attempt>> {
+    let mut select =
+        connection.prepare_cached(&format!("SELECT {ATTEMPT_COLUMNS} WHERE unit_key = ?1 AND number = ?2"))?;
+    select.query_row(params![key.unit.0, key.number], attempt).optional()
+}
+
+/// All attempts of a unit, in order.
+pub(super) fn read_attempts(connection: &Connection, unit: UnitKey) -> rusqlite::Result<Vec<Attempt>> {
+    let mut select =
+        connection.prepare_cached(&format!("SELECT {ATTEMPT_COLUMNS} WHERE unit_key = ?1 ORDER BY number"))?;
+    let attempts = select.query_map([unit.0], attempt)?;
+    attempts.collect()
+}

@@ -1,0 +1,554 @@
+//! Units on their way in: jobs, insert, submit, claim; and what people do to them: cancel, requeue.
+
+use std::collections::HashMap;
+
+use rusqlite::{OptionalExtension, params};
+
+use super::book::{Answer, Book, Conversation, Entry};
+use super::rows::{HotUnit, blob, json, named, optional_blob, time, unit_id, worker_id};
+use crate::chain::{self, Hash};
+use crate::clock::Moment;
+use crate::conversation::to_json;
+use crate::job::{Job, JobId, NewJob};
+use crate::lease::{Lease, OwnerId};
+use crate::money::Money;
+use crate::repository::rules::{self, Pause};
+use crate::repository::{
+    By, CancelAnswer, ClaimRequest, Claimant, Insertion, Intake, RepositoryError, Scope, Slot, actor,
+};
+use crate::unit::{Change, Inputs, NewUnit, UnitId, UnitKey, UnitStatus, inputs_digest};
+use crate::worker::{WorkerId, WorkerStatus};
+
+/// A unit that is to be stored, checked and serialised by its caller, so that the writer need not.
+#[derive(Debug)]
+pub(super) struct NewRow {
+    id: UnitId,
+    inputs: Inputs,
+    unit_type: Option<String>,
+    prompt: Option<String>,
+    template: Option<String>,
+    priority: i32,
+    max_retries: u32,
+    pause: Option<Pause>,
+    queue_deadline_ms: Option<i64>,
+}
+
+impl NewRow {
+    pub(super) fn of(unit: &NewUnit, intake: Intake, now: Moment) -> Result<NewRow, RepositoryError> {
+        let (id, inputs) = rules::check_new_unit(unit)?;
+        Ok(NewRow {
+            id,
+            inputs,
+            unit_type: unit.unit_type.clone(),
+            prompt: unit.prompt.clone(),
+            template: unit.template.clone(),
+            priority: unit.priority,
+            max_retries: unit.max_retries,
+            pause: unit.not_before.and_then(|time| Pause::until(time, now)),
+            queue_deadline_ms: rules::queue_deadline_ms(unit, intake, now),
+        })
+    }
+
+    /// A unit that is submitted: whoever submits it is there to execute it, so that it waits for nobody.
+    pub(super) fn submitted(unit: &NewUnit, now: Moment) -> Result<NewRow, RepositoryError> {
+        NewRow::of(unit, Intake::Open, now)
+    }
+
+    pub(super) fn len_bytes(&self) -> usize {
+        self.inputs.payload.len() + self.prompt.as_ref().map_or(0, String::len)
+    }
+}
+
+/// What became of a submission, before the records are read.
+#[derive(Debug)]
+pub(super) enum Taken {
+    /// It is claimed.
+    Claimed(Lease),
+    /// It waits.
+    Waiting,
+    /// Somebody works on it.
+    Running,
+    /// It has ended.
+    Finished,
+}
+
+pub(super) fn read_job(row: &rusqlite::Row<'_>) -> rusqlite::Result<Job> {
+    Ok(Job {
+        id: JobId(row.get(0)?),
+        name: row.get(1)?,
+        template: row.get(2)?,
+        budget: row.get::<_, Option<i64>>(3)?.map(Money::from_nanos),
+        settings: json(row, 4)?,
+        created_at: time(row, 5)?,
+    })
+}
+
+pub(super) const JOB_COLUMNS: &str = "id, name, template, budget, settings, created_at FROM jobs";
+
+impl Book<'_> {
+    pub(super) fn create_job(&mut self, now: Moment, new: &NewJob) -> Answer<Job> {
+        let mut select = self.connection.prepare_cached(&format!("SELECT {JOB_COLUMNS} WHERE name = ?1"))?;
+        if let Some(job) = select.query_row([&new.name], read_job).optional()? {
+            return rules::same_job(job, new).map_err(Into::into);
+        }
+        let settings = to_json(&new.settings).map_err(RepositoryError::from)?;
+        let mut insert = self.connection.prepare_cached(
+            "INSERT INTO jobs (name, template, budget, settings, created_at) VALUES (?1, ?2, ?3, ?4, ?5)",
+        )?;
+        let budget = new.budget.map(Money::nanos);
+        let id = insert.insert(params![new.name, new.template, budget, settings, now.wall.timestamp_millis()])?;
+        Ok(Job {
+            id: JobId(id),
+            name: new.name.clone(),
+            template: new.template.clone(),
+            budget: new.budget,
+            settings: new.settings.clone(),
+            created_at: now.wall,
+        })
+    }
+
+    pub(super) fn insert(
+        &mut self,
+        now: Moment,
+        job_id: JobId,
+        rows: &[NewRow],
+        intake: Intake,
+    ) -> Answer<Vec<Insertion>> {
+        let job_has_template = self.job_has_template(job_id)?;
+        if let Intake::AcceptedBy(owner) = intake {
+            self.check_owner(owner)?;
+        }
+        let mut insertions = Vec::with_capacity(rows.len());
+        for row in rows {
+            insertions.push(match self.find_inputs(job_id, row)? {
+                Some((key, None)) => Insertion::AlreadyExists(key),
+                Some((key, Some(_))) => Insertion::Conflict(key),
+                None => Insertion::Inserted(self.insert_pending(now, job_id, row, intake, job_has_template)?),
+            });
+        }
+        Ok(insertions)
+    }
+
+    /// Inserts or attaches, and claims what is due; see `Repository::submit` for the table.
+    pub(super) fn submit(
+        &mut self,
+        now: Moment,
+        job_id: JobId,
+        row: &NewRow,
+        claimant: &Claimant,
+        slot: &Slot,
+    ) -> Answer<Taken> {
+        let job_has_template = self.job_has_template(job_id)?;
+        self.check_owner(claimant.owner)?;
+        let Some((key, difference)) = self.find_inputs(job_id, row)? else {
+            return self.submit_fresh(now, job_id, row, claimant, slot, job_has_template);
+        };
+        if let Some(difference) = difference {
+            return Err(rules::conflict(&row.id, difference).into());
+        }
+        let unit = self.unit(key)?.expect("its inputs were just found");
+        match unit.status {
+            UnitStatus::Pending if unit.pause.is_none_or(|pause| pause.is_over(now)) => {
+                self.check_slots(claimant.owner, std::slice::from_ref(slot))?;
+                let digest = self.take_first_prompt(&unit, row)?;
+                self.grant(now, &unit, claimant, slot, digest).map(Taken::Claimed)
+            }
+            UnitStatus::Pending => {
+                let mut update = self.connection.prepare_cached(
+                    "UPDATE work_units SET accepted_by = ?2, queue_deadline_boot_ms = NULL WHERE key = ?1",
+                )?;
+                update.execute([key.0, claimant.owner.0])?;
+                Ok(Taken::Waiting)
+            }
+            status if status.is_leased() => Ok(Taken::Running),
+            _ => Ok(Taken::Finished),
+        }
+    }
+
+    fn submit_fresh(
+        &mut self,
+        now: Moment,
+        job_id: JobId,
+        row: &NewRow,
+        claimant: &Claimant,
+        slot: &Slot,
+        job_has_template: bool,
+    ) -> Answer<Taken> {
+        let is_due = row.pause.is_none();
+        if is_due {
+            self.check_slots(claimant.owner, std::slice::from_ref(slot))?;
+        }
+        let waiting = Intake::AcceptedBy(claimant.owner);
+        let key = self.insert_pending(now, job_id, row, waiting, job_has_template)?;
+        if !is_due {
+            return Ok(Taken::Waiting);
+        }
+        let unit = self.unit(key)?.expect("it was just inserted");
+        self.grant(now, &unit, claimant, slot, None).map(Taken::Claimed)
+    }
+
+    /// Stores the prompt of a unit that had none, and says how its inputs hash now.
+    fn take_first_prompt(&mut self, unit: &HotUnit, row: &NewRow) -> Answer<Option<Hash>> {
+        let (Some(prompt), Some(prompt_hash)) = (&row.prompt, &row.inputs.prompt_hash) else { return Ok(None) };
+        let mut update = self.connection.prepare_cached(
+            "UPDATE unit_inputs SET prompt = ?2, prompt_hash = ?3 WHERE unit_key = ?1 AND prompt_hash IS NULL",
+        )?;
+        let is_first = update.execute(params![unit.key.0, prompt, prompt_hash.as_bytes()])? == 1;
+        if !is_first {
+            return Ok(None);
+        }
+        let mut update = self.connection.prepare_cached("UPDATE work_units SET has_prompt = 1 WHERE key = ?1")?;
+        update.execute([unit.key.0])?;
+        Ok(Some(inputs_digest(&row.inputs.content_hash, Some(prompt_hash))))
+    }
+
+    /// The unit of this name, and how it differs from the row if it does.
+    fn find_inputs(&self, job_id: JobId, row: &NewRow) -> Answer<Option<(UnitKey, Option<&'static str>)>> {
+        let mut select = self.connection.prepare_cached(
+            "SELECT u.key, i.content_hash, i.prompt_hash
+             FROM work_units u
+             JOIN unit_inputs i ON i.unit_key = u.key
+             WHERE u.job_id = ?1 AND u.id = ?2",
+        )?;
+        let found = select.query_row(params![job_id.0, row.id.as_str()], |found| {
+            Ok((UnitKey(found.get(0)?), blob(found, 1)?, optional_blob(found, 2)?))
+        });
+        let Some((key, content_hash, prompt_hash)) = found.optional()? else { return Ok(None) };
+        let difference = rules::difference(&content_hash, prompt_hash.as_ref(), &row.inputs);
+        Ok(Some((key, difference)))
+    }
+
+    fn insert_pending(
+        &mut self,
+        now: Moment,
+        job_id: JobId,
+        row: &NewRow,
+        intake: Intake,
+        job_has_template: bool,
+    ) -> Answer<UnitKey> {
+        let owner = match intake {
+            Intake::Open => None,
+            Intake::AcceptedBy(owner) => Some(owner),
+        };
+        let has_prompt = row.prompt.is_some() || row.template.is_some() || job_has_template;
+        let mut insert = self.connection.prepare_cached(
+            "INSERT INTO work_units (job_id, id, status, priority, has_prompt, max_retries, accepted_by, not_before,
+                                     delay_ms, queue_deadline_boot_ms, created_at)
+             VALUES (?1, ?2, 'PENDING', ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+        )?;
+        let key = insert.insert(params![
+            job_id.0,
+            row.id.as_str(),
+            row.priority,
+            has_prompt,
+            row.max_retries,
+            owner.map(|owner| owner.0),
+            row.pause.map(|pause| pause.not_before.timestamp_millis()),
+            row.pause.map(|pause| pause.delay_ms),
+            row.queue_deadline_ms,
+            now.wall.timestamp_millis(),
+        ])?;
+        let key = UnitKey(key);
+        self.insert_inputs(key, row)?;
+        let owner = owner.map(|owner| owner.to_string());
+        self.record(
+            now,
+            Entry {
+                unit: key,
+                attempt_number: None,
+                fence: 0,
+                change: Change::Insert,
+                from: None,
+                to: UnitStatus::Pending,
+                actor: owner.as_deref().unwrap_or(actor::CALLER),
+                reason: None,
+                conversation: None,
+                digest: Some(row.inputs.digest()),
+            },
+        )?;
+        Ok(key)
+    }
+
+    fn insert_inputs(&self, key: UnitKey, row: &NewRow) -> rusqlite::Result<()> {
+        let mut insert = self.connection.prepare_cached(
+            "INSERT INTO unit_inputs (unit_key, unit_type, payload, prompt, template, options, content_hash, prompt_hash)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+        )?;
+        insert.execute(params![
+            key.0,
+            row.unit_type,
+            row.inputs.payload,
+            row.prompt,
+            row.template,
+            row.inputs.options,
+            row.inputs.content_hash.as_bytes(),
+            row.inputs.prompt_hash.as_ref().map(Hash::as_bytes),
+        ])?;
+        Ok(())
+    }
+
+    pub(super) fn claim(&mut self, now: Moment, request: &ClaimRequest) -> Answer<Vec<Lease>> {
+        self.job_has_template(request.job_id)?;
+        let owner = request.claimant.owner;
+        self.check_owner(owner)?;
+        self.check_slots(owner, &request.slots)?;
+        self.make_due_units_ready(now)?;
+        let mut units = self.candidates(now, request)?;
+        let missing = request.slots.len() - units.len();
+        if missing > 0 && request.scope == Scope::Pending && self.expire_for_claim(now, request.job_id, missing)? > 0 {
+            units = self.candidates(now, request)?;
+        }
+        let mut leases = Vec::with_capacity(units.len());
+        for (unit, slot) in units.iter().zip(&request.slots) {
+            leases.push(self.grant(now, unit, &request.claimant, slot, None)?);
+        }
+        Ok(leases)
+    }
+
+    /// Moves units whose time has come into the index that claims are served from.
+    fn make_due_units_ready(&mut self, now: Moment) -> Answer<()> {
+        let now_ms = now.wall.timestamp_millis();
+        let mut update = self.connection.prepare_cached(
+            "UPDATE work_units SET not_before = NULL, delay_ms = NULL WHERE not_before IS NOT NULL AND not_before <= ?1",
+        )?;
+        update.execute([now_ms])?;
+        // A unit that is further away than it ever was is due too: the calendar was set back.
+        let mut update = self.connection.prepare_cached(
+            "UPDATE work_units
+             SET not_before = NULL, delay_ms = NULL
+             WHERE not_before IS NOT NULL AND not_before - delay_ms > ?1",
+        )?;
+        update.execute([now_ms])?;
+        Ok(())
+    }
+
+    /// The units that can be claimed, best first, at most one for each slot.
+    fn candidates(&self, now: Moment, request: &ClaimRequest) -> Answer<Vec<HotUnit>> {
+        let owner = request.claimant.owner;
+        let mut units = self.ready_units(now, request, Some(owner))?;
+        if request.scope == Scope::Pending {
+            units.extend(self.ready_units(now, request, None)?);
+            units.sort_by_key(|unit| (std::cmp::Reverse(unit.priority), unit.key));
+            units.truncate(request.slots.len());
+        }
+        Ok(units)
+    }
+
+    fn ready_units(&self, now: Moment, request: &ClaimRequest, accepted_by: Option<OwnerId>) -> Answer<Vec<HotUnit>> {
+        let slots = i64::try_from(request.slots.len()).unwrap_or(i64::MAX);
+        let (job_id, accepted_by) = (request.job_id.0, accepted_by.map(|owner| owner.0));
+        self.units(
+            "WHERE u.status = 'PENDING' AND u.not_before IS NULL
+               AND u.job_id = ?1 AND u.accepted_by IS ?2
+               AND (u.has_prompt OR u.accepted_by IS NOT NULL)
+               AND (u.queue_deadline_boot_ms IS NULL OR u.queue_deadline_boot_ms > ?3)
+             ORDER BY u.priority DESC, u.key
+             LIMIT ?4",
+            params![job_id, accepted_by, now.boot_ms, slots],
+        )
+    }
+
+    /// PENDING → ASSIGNED. The slot was checked.
+    fn grant(
+        &mut self,
+        now: Moment,
+        unit: &HotUnit,
+        claimant: &Claimant,
+        slot: &Slot,
+        digest: Option<Hash>,
+    ) -> Answer<Lease> {
+        let lease = Lease {
+            job_id: unit.job_id,
+            unit_id: unit.id.clone(),
+            unit: unit.key,
+            attempt_number: unit.attempt_count + 1,
+            fence: unit.fence + 1,
+            owner: claimant.owner,
+            worker_id: slot.worker_id.clone(),
+            until_ms: now.boot_ms.saturating_add(rules::milliseconds(claimant.ttl)),
+        };
+        let mut update = self.connection.prepare_cached(
+            "UPDATE work_units
+             SET status = 'ASSIGNED', fence = ?2, attempt_count = ?3, accepted_by = ?4, not_before = NULL,
+                 delay_ms = NULL, queue_deadline_boot_ms = NULL, lease_owner = ?4, lease_worker = ?5,
+                 lease_until_boot_ms = ?6
+             WHERE key = ?1",
+        )?;
+        update.execute(params![
+            lease.unit.0,
+            lease.fence,
+            lease.attempt_number,
+            lease.owner.0,
+            lease.worker_id.as_str(),
+            lease.until_ms
+        ])?;
+        let mut insert = self.connection.prepare_cached(
+            "INSERT INTO attempts (unit_key, number, fence, owner_id, worker_id, claim_token, assigned_at)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+        )?;
+        insert.execute(params![
+            lease.unit.0,
+            lease.attempt_number,
+            lease.fence,
+            lease.owner.0,
+            lease.worker_id.as_str(),
+            claimant.token,
+            now.wall.timestamp_millis()
+        ])?;
+        self.take_on(now, unit.job_id, unit.key, claimant.owner, slot)?;
+        self.record(
+            now,
+            Entry {
+                unit: unit.key,
+                attempt_number: Some(lease.attempt_number),
+                fence: lease.fence,
+                change: Change::Claim,
+                from: Some(UnitStatus::Pending),
+                to: UnitStatus::Assigned,
+                actor: &claimant.owner.to_string(),
+                reason: None,
+                conversation: None,
+                digest,
+            },
+        )?;
+        let head = chain::conversation_genesis(lease.attempt(), lease.fence);
+        self.remember(lease.attempt(), Conversation { message_count: 0, head, has_partial: false });
+        Ok(lease)
+    }
+
+    /// Rejects slots whose workers cannot take as many units as they are offered for.
+    fn check_slots(&self, owner: OwnerId, slots: &[Slot]) -> Answer<()> {
+        let mut workers: HashMap<&WorkerId, Option<(WorkerStatus, u32)>> = HashMap::new();
+        for slot in slots {
+            let worker = match workers.get(&slot.worker_id) {
+                Some(worker) => *worker,
+                None => self.worker_standing(owner, &slot.worker_id)?,
+            };
+            let status = rules::take(slot, worker)?;
+            workers.insert(&slot.worker_id, Some((status, worker.map_or(0, |(_, load)| load) + 1)));
+        }
+        Ok(())
+    }
+
+    /// The status and load of a worker, if there is one.
+    fn worker_standing(&self, owner: OwnerId, id: &WorkerId) -> Answer<Option<(WorkerStatus, u32)>> {
+        let mut select =
+            self.connection.prepare_cached("SELECT status, load FROM workers WHERE owner_id = ?1 AND id = ?2")?;
+        let standing = select
+            .query_row(params![owner.0, id.as_str()], |row| Ok((named(row, 0, WorkerStatus::from_name)?, row.get(1)?)));
+        Ok(standing.optional()?)
+    }
+
+    /// Adds a unit to the load of a worker, which may be new. That it can take it was checked.
+    fn take_on(&mut self, now: Moment, job_id: JobId, unit: UnitKey, owner: OwnerId, slot: &Slot) -> Answer<()> {
+        let mut upsert = self.connection.prepare_cached(
+            "INSERT INTO workers (owner_id, id, job_id, status, capacity, load, current_unit, created_at,
+                                  last_activity_at)
+             VALUES (?1, ?2, ?3, iif(?4 <= 1, 'BUSY', 'READY'), ?4, 1, ?5, ?6, ?6)
+             ON CONFLICT (owner_id, id) DO UPDATE
+             SET load = load + 1, capacity = ?4, status = iif(load + 1 >= ?4, 'BUSY', 'READY'), current_unit = ?5,
+                 last_activity_at = ?6",
+        )?;
+        let now_ms = now.wall.timestamp_millis();
+        upsert.execute(params![owner.0, slot.worker_id.as_str(), job_id.0, slot.capacity, unit.0, now_ms])?;
+        Ok(())
+    }
+
+    pub(super) fn cancel(&mut self, now: Moment, job_id: JobId, id: &str, by: &By) -> Answer<CancelAnswer> {
+        self.job_has_template(job_id)?;
+        let Some(unit) = self.unit_named(job_id, id)? else {
+            return Err(RepositoryError::unknown_unit(job_id, id).into());
+        };
+        let Some(to) = unit.status.after(Change::Cancel) else {
+            return Ok(match unit.status {
+                UnitStatus::CancelRequested => CancelAnswer::AlreadyRequested,
+                status => CancelAnswer::AlreadyEnded(status),
+            });
+        };
+        let is_over = to == UnitStatus::Cancelled;
+        let mut update = self.connection.prepare_cached(if is_over {
+            "UPDATE work_units
+             SET status = 'CANCELLED', completed_at = ?2, accepted_by = NULL, not_before = NULL, delay_ms = NULL,
+                 queue_deadline_boot_ms = NULL
+             WHERE key = ?1"
+        } else {
+            "UPDATE work_units SET status = 'CANCEL_REQUESTED' WHERE key = ?1 AND ?2 = ?2"
+        })?;
+        update.execute([unit.key.0, now.wall.timestamp_millis()])?;
+        self.record_by(now, &unit, Change::Cancel, to, (!is_over).then_some(unit.attempt_count), by)?;
+        Ok(if is_over { CancelAnswer::Cancelled } else { CancelAnswer::Requested })
+    }
+
+    pub(super) fn requeue(&mut self, now: Moment, job_id: JobId, id: &str, by: &By) -> Answer<()> {
+        self.job_has_template(job_id)?;
+        let Some(unit) = self.unit_named(job_id, id)? else {
+            return Err(RepositoryError::unknown_unit(job_id, id).into());
+        };
+        let to = rules::requeued(&unit.id, unit.status, unit.is_purged)?;
+        let mut update = self.connection.prepare_cached(
+            "UPDATE work_units
+             SET status = 'PENDING', attempts_used = 0, releases = 0, completed_at = NULL, failure_kind = NULL,
+                 failure_message = NULL, accepted_by = NULL, not_before = NULL, delay_ms = NULL,
+                 queue_deadline_boot_ms = NULL
+             WHERE key = ?1",
+        )?;
+        update.execute([unit.key.0])?;
+        self.record_by(now, &unit, Change::Requeue, to, None, by)
+    }
+
+    /// A journal row for what somebody did.
+    pub(super) fn record_by(
+        &mut self,
+        now: Moment,
+        unit: &HotUnit,
+        change: Change,
+        to: UnitStatus,
+        attempt_number: Option<u32>,
+        by: &By,
+    ) -> Answer<()> {
+        self.record(
+            now,
+            Entry {
+                unit: unit.key,
+                attempt_number,
+                fence: unit.fence,
+                change,
+                from: Some(unit.status),
+                to,
+                actor: &by.actor,
+                reason: by.reason.as_deref(),
+                conversation: None,
+                digest: None,
+            },
+        )?;
+        Ok(())
+    }
+}
+
+/// The leases that a request was granted and that are still held, in the order in which they were.
+pub(super) fn read_claimed(
+    connection: &rusqlite::Connection,
+    owner: OwnerId,
+    token: i64,
+) -> rusqlite::Result<Vec<Lease>> {
+    let mut select = connection.prepare_cached(
+        "SELECT u.job_id, u.id, u.key, u.attempt_count, u.fence, u.lease_worker, u.lease_until_boot_ms
+         FROM work_units u
+         JOIN attempts a ON a.unit_key = u.key AND a.number = u.attempt_count
+         WHERE u.lease_owner = ?1 AND a.claim_token = ?2
+         ORDER BY u.priority DESC, u.key",
+    )?;
+    let leases = select.query_map([owner.0, token], |row| {
+        Ok(Lease {
+            job_id: JobId(row.get(0)?),
+            unit_id: unit_id(row, 1)?,
+            unit: UnitKey(row.get(2)?),
+            attempt_number: row.get(3)?,
+            fence: row.get(4)?,
+            owner,
+            worker_id: worker_id(row, 5)?,
+            until_ms: row.get(6)?,
+        })
+    })?;
+    leases.collect()
+}

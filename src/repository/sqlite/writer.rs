@@ -1,0 +1,382 @@
+//! The writer thread: all changes go through it, and it commits whatever waits as one transaction.
+//!
+//! ```text
+//!   callers ──▶ Queue ──▶ take all ──▶ BEGIN IMMEDIATE
+//!      ▲                                  apply each change to the Book
+//!      │                               COMMIT (one fsync for all)
+//!      └────────── answers ◀───────────── settle each
+//! ```
+//!
+//! **Why it is fast.** A caller waits for its own change to be durable, but 64 callers wait for one
+//! `fsync` together.
+//!
+//! **When it fails.** A change that is *rejected* (a stale fence, an unknown unit) has decided so before it wrote
+//! anything, and does not disturb its group. If SQLite fails, the whole group is rolled back and its
+//! changes are run again one by one, so that only the one at fault gets the error. What
+//! fails for a passing reason is kept and tried again: while the file is locked for as long as its
+//! caller has patience, and while the disk is full for as long as an answer that was paid for is worth keeping.
+//! A change never overtakes an earlier one of the same attempt.
+//!
+//! **When it panics**, the group is rolled back, its callers are told, and the thread goes on.
+
+use std::any::Any;
+use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Sender, bounded};
+use rusqlite::{Connection, ErrorCode};
+
+use super::book::{Answer, Book, Fault, Memory};
+use super::open::Place;
+use super::queue::{Lane, Queue};
+use crate::attempt::AttemptKey;
+use crate::fault::{Stage, point};
+use crate::repository::{RepositoryError, Result};
+
+/// How much may wait to be written. Beyond it callers wait for room.
+pub(super) const QUEUE_LIMIT_BYTES: usize = 64 * 1024 * 1024;
+
+/// A bound on the work of one transaction, so that an urgent change never waits long.
+const GROUP_LIMIT: usize = 1_024;
+
+/// The pause before what failed is tried again.
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
+
+/// What a change weighs in the queue at least: its own bookkeeping.
+const CHANGE_BYTES: usize = 512;
+
+/// How long changes that cannot be made are kept.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    /// While another process has the file locked.
+    pub(super) busy: Duration,
+    /// While the storage fails in a way that may pass, for what an attempt brought.
+    pub(super) failing: Duration,
+}
+
+/// What the thread needs to know of a change besides how to make it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Order {
+    pub(super) verb: &'static str,
+    pub(super) lane: Lane,
+    pub(super) bytes: usize,
+    /// The attempt whose writes must keep their order, and must not be dropped lightly.
+    pub(super) attempt: Option<AttemptKey>,
+}
+
+impl Order {
+    pub(super) fn new(verb: &'static str) -> Order {
+        Order { verb, lane: Lane::Ordinary, bytes: 0, attempt: None }
+    }
+
+    pub(super) fn urgent(mut self) -> Order {
+        self.lane = Lane::Urgent;
+        self
+    }
+
+    pub(super) fn bytes(mut self, bytes: usize) -> Order {
+        self.bytes = bytes;
+        self
+    }
+
+    pub(super) fn attempt(mut self, attempt: AttemptKey) -> Order {
+        self.attempt = Some(attempt);
+        self
+    }
+}
+
+/// A change that waits, with whoever waits for it.
+pub(super) struct Waiting {
+    order: Order,
+    since: Instant,
+    change: Box<dyn Change>,
+}
+
+impl std::fmt::Debug for Waiting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Waiting({})", self.order.verb)
+    }
+}
+
+/// A change that can be made, and made again if the transaction was rolled back.
+trait Change: Send {
+    fn apply(&mut self, book: &mut Book<'_>) -> rusqlite::Result<()>;
+
+    /// Called once: after the commit, or with the reason why there was none.
+    fn settle(self: Box<Self>, failure: Option<RepositoryError>, memory: &mut Memory);
+}
+
+/// A change whose caller waits for the answer.
+struct Awaited<T, Work> {
+    work: Work,
+    answer: Option<Result<T>>,
+    reply: Sender<Result<T>>,
+}
+
+impl<T: Send, Work: FnMut(&mut Book<'_>) -> Answer<T> + Send> Change for Awaited<T, Work> {
+    fn apply(&mut self, book: &mut Book<'_>) -> rusqlite::Result<()> {
+        self.answer = Some(match (self.work)(book) {
+            Ok(answer) => Ok(answer),
+            Err(Fault::Rejected(rejection)) => Err(rejection),
+            Err(Fault::Sqlite(error)) => return Err(error),
+        });
+        Ok(())
+    }
+
+    fn settle(self: Box<Self>, failure: Option<RepositoryError>, _memory: &mut Memory) {
+        let answer = failure.map_or(self.answer, |failure| Some(Err(failure)));
+        // A caller that no longer waits is nobody's loss.
+        let _ = self.reply.send(answer.unwrap_or(Err(RepositoryError::Closed)));
+    }
+}
+
+/// Messages, for which nobody waits. What becomes of them is told with the next change of the attempt.
+struct Unawaited<Work> {
+    attempt: AttemptKey,
+    messages: u32,
+    work: Work,
+    is_rejected: bool,
+}
+
+impl<Work: FnMut(&mut Book<'_>) -> Answer<()> + Send> Change for Unawaited<Work> {
+    fn apply(&mut self, book: &mut Book<'_>) -> rusqlite::Result<()> {
+        self.is_rejected = match (self.work)(book) {
+            Ok(()) => false,
+            Err(Fault::Rejected(rejection)) => {
+                log::debug!("attempt {:?}: {} messages not stored: {rejection}", self.attempt, self.messages);
+                true
+            }
+            Err(Fault::Sqlite(error)) => return Err(error),
+        };
+        Ok(())
+    }
+
+    fn settle(self: Box<Self>, failure: Option<RepositoryError>, memory: &mut Memory) {
+        if let Some(failure) = &failure {
+            log::error!("attempt {:?}: {} messages lost: {failure}", self.attempt, self.messages);
+        }
+        if failure.is_some() || self.is_rejected {
+            memory.lose(self.attempt, self.messages);
+        }
+    }
+}
+
+/// The callers' end.
+#[derive(Clone, Debug)]
+pub(super) struct Writer {
+    queue: Arc<Queue<Waiting>>,
+}
+
+impl Writer {
+    pub(super) fn new() -> Writer {
+        Writer { queue: Arc::new(Queue::new(QUEUE_LIMIT_BYTES)) }
+    }
+
+    /// Makes a change and waits until it is durable. The work decides before it writes, and may be run again.
+    pub(super) fn run<T, Work>(&self, order: Order, work: Work) -> Result<T>
+    where
+        T: Send + 'static,
+        Work: FnMut(&mut Book<'_>) -> Answer<T> + Send + 'static,
+    {
+        point(order.verb, Stage::Before);
+        let (reply, answer) = bounded(1);
+        self.send(order, Box::new(Awaited { work, answer: None, reply }))?;
+        answer.recv().unwrap_or(Err(RepositoryError::Closed))
+    }
+
+    /// Hands over messages, and waits only if there is no room for them.
+    pub(super) fn run_unawaited<Work>(&self, order: Order, attempt: AttemptKey, messages: u32, work: Work) -> Result<()>
+    where
+        Work: FnMut(&mut Book<'_>) -> Answer<()> + Send + 'static,
+    {
+        point(order.verb, Stage::Before);
+        self.send(order, Box::new(Unawaited { attempt, messages, work, is_rejected: false }))
+    }
+
+    fn send(&self, order: Order, change: Box<dyn Change>) -> Result<()> {
+        let waiting = Waiting { order, since: Instant::now(), change };
+        let sent = self.queue.send(order.lane, order.bytes + CHANGE_BYTES, waiting);
+        sent.map_err(|_| RepositoryError::Closed)
+    }
+
+    /// Lets nothing more in; the thread ends when it has written what waits.
+    pub(super) fn close(&self) {
+        self.queue.close();
+    }
+}
+
+/// The thread's end.
+pub(super) struct WriterThread {
+    queue: Arc<Queue<Waiting>>,
+    connection: Connection,
+    memory: Memory,
+    patience: Patience,
+    place: Place,
+    /// What could not be written yet, in order.
+    kept: Vec<Waiting>,
+}
+
+impl WriterThread {
+    pub(super) fn new(
+        writer: &Writer,
+        connection: Connection,
+        memory: Memory,
+        patience: Patience,
+        place: Place,
+    ) -> WriterThread {
+        let queue = Arc::clone(&writer.queue);
+        WriterThread { queue, connection, memory, patience, place, kept: Vec::new() }
+    }
+
+    /// Writes until the queue is closed and empty, then leaves a file without a log behind it.
+    pub(super) fn serve(mut self) {
+        loop {
+            let pause = (!self.kept.is_empty()).then_some(RETRY_PAUSE);
+            let Some((urgent, ordinary)) = self.queue.take(pause) else {
+                if self.kept.is_empty() {
+                    break;
+                }
+                std::thread::sleep(RETRY_PAUSE);
+                self.write_kept(Vec::new(), Vec::new());
+                continue;
+            };
+            self.write_kept(urgent, ordinary);
+        }
+        // Best effort: the next process that opens the file does it otherwise.
+        let _ = self.connection.pragma_update(None, "wal_checkpoint", "TRUNCATE");
+    }
+
+    /// Writes what is urgent, then what was kept, then what came, in groups of bounded size.
+    fn write_kept(&mut self, urgent: Vec<Waiting>, ordinary: Vec<Waiting>) {
+        let mut waiting = urgent;
+        waiting.append(&mut self.kept);
+        waiting.extend(ordinary);
+        let mut waiting = waiting.into_iter().peekable();
+        while waiting.peek().is_some() {
+            let mut group = self.queue.take_urgent();
+            group.extend(waiting.by_ref().take(GROUP_LIMIT));
+            self.write(group);
+            if !self.kept.is_empty() {
+                // The storage fails: what comes later waits behind what was kept.
+                self.kept.extend(waiting.by_ref());
+            }
+        }
+    }
+
+    fn write(&mut self, mut group: Vec<Waiting>) {
+        // What is written to a file that nobody can find again is lost, however durable.
+        if self.place.check().is_err() {
+            let place = self.place.clone();
+            return self.settle_each(group, || place.gone());
+        }
+        match self.transact(&mut group) {
+            Ok(()) => {
+                for waiting in group {
+                    point(waiting.order.verb, Stage::Committed);
+                    waiting.change.settle(None, &mut self.memory);
+                }
+            }
+            Err(Trouble::Panicked) => self.settle_each(group, || RepositoryError::storage("the writer panicked")),
+            Err(Trouble::Sqlite(_)) if group.len() > 1 => self.write_singly(group),
+            Err(Trouble::Sqlite(error)) => self.keep_or_settle(group.pop().expect("a group of one"), &error),
+        }
+    }
+
+    /// Runs each change in a transaction of its own, so that only the one at fault fails.
+    fn write_singly(&mut self, group: Vec<Waiting>) {
+        let mut behind: HashSet<AttemptKey> = HashSet::new();
+        for waiting in group {
+            if waiting.order.attempt.is_some_and(|attempt| behind.contains(&attempt)) {
+                self.kept.push(waiting);
+                continue;
+            }
+            let (attempt, kept_before) = (waiting.order.attempt, self.kept.len());
+            self.write(vec![waiting]);
+            if self.kept.len() > kept_before {
+                behind.extend(attempt);
+            }
+        }
+    }
+
+    /// Keeps a change that failed for a passing reason, or tells its caller.
+    fn keep_or_settle(&mut self, waiting: Waiting, error: &rusqlite::Error) {
+        let failure = failure_of(error);
+        let patience = match failure {
+            RepositoryError::Busy => self.patience.busy,
+            ref failure if failure.is_passing() && waiting.order.attempt.is_some() => self.patience.failing,
+            _ => Duration::ZERO,
+        };
+        if waiting.since.elapsed() < patience {
+            log::debug!("{}: kept to be written later: {failure}", waiting.order.verb);
+            self.kept.push(waiting);
+        } else {
+            waiting.change.settle(Some(failure), &mut self.memory);
+        }
+    }
+
+    fn settle_each(&mut self, group: Vec<Waiting>, failure: impl Fn() -> RepositoryError) {
+        for waiting in group {
+            waiting.change.settle(Some(failure()), &mut self.memory);
+        }
+    }
+
+    /// Makes all changes of a group in one transaction, or none.
+    fn transact(&mut self, group: &mut [Waiting]) -> std::result::Result<(), Trouble> {
+        let (connection, memory) = (&self.connection, &mut self.memory);
+        let attempted = catch_unwind(AssertUnwindSafe(|| {
+            let transaction =
+                rusqlite::Transaction::new_unchecked(connection, rusqlite::TransactionBehavior::Immediate)?;
+            let mut book = Book::open(connection, memory)?;
+            for waiting in group.iter_mut() {
+                waiting.change.apply(&mut book)?;
+                point(waiting.order.verb, Stage::Inside);
+            }
+            transaction.commit()
+        }));
+        let trouble = match attempted {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) => Trouble::Sqlite(error),
+            Err(payload) => {
+                log::error!("the writer panicked: {}", message_of(&*payload));
+                // Dropping a payload may itself panic.
+                std::mem::forget(payload);
+                Trouble::Panicked
+            }
+        };
+        if !self.connection.is_autocommit() {
+            let _ = self.connection.execute_batch("ROLLBACK");
+        }
+        // What was remembered may speak of rows that were never committed.
+        self.memory.forget_uncommitted();
+        Err(trouble)
+    }
+}
+
+enum Trouble {
+    Sqlite(rusqlite::Error),
+    Panicked,
+}
+
+fn message_of(payload: &(dyn Any + Send)) -> &str {
+    let text = payload.downcast_ref::<&str>().copied();
+    text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
+}
+
+/// What an error of SQLite means to a caller.
+pub(super) fn failure_of(error: &rusqlite::Error) -> RepositoryError {
+    let code = match error {
+        rusqlite::Error::SqliteFailure(failure, _) => Some(failure.code),
+        _ => None,
+    };
+    match code {
+        Some(ErrorCode::DiskFull) => RepositoryError::StorageFull,
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => RepositoryError::Busy,
+        Some(ErrorCode::ReadOnly) => RepositoryError::ReadOnly,
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+            RepositoryError::corrupt("the database file", 0, error.to_string())
+        }
+        _ => RepositoryError::storage(error.to_string()),
+    }
+}
