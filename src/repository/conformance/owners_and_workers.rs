@@ -204,14 +204,20 @@ fn too_slow() -> AttemptReport {
 }
 
 fn a_worker_on_its_way_out_stays_on_it(scene: &Scene<'_>) {
-    for (change, status) in
-        [(WorkerChange::Taint, WorkerStatus::Tainted), (WorkerChange::ShutDown, WorkerStatus::ShuttingDown)]
-    {
+    use WorkerChange::{Restart, ShutDown, Taint};
+    let lives: [(&[WorkerChange], WorkerStatus); 3] = [
+        (&[Taint], WorkerStatus::Tainted),
+        (&[Taint, Restart], WorkerStatus::Starting),
+        (&[ShutDown], WorkerStatus::ShuttingDown),
+    ];
+    for (life, status) in lives {
         let slot = scene.slot();
-        let lease = scene.assign_to(scene.owner, work(change.name()), &slot).lease;
-        scene.change_worker(&slot, change).expect("it is busy");
+        let lease = scene.assign_to(scene.owner, work(status.name()), &slot).lease;
+        for &change in life {
+            scene.change_worker(&slot, change).expect("a life in order");
+        }
         scene.repository.flush(&lease).expect("it keeps what it has");
-        scene.repository.finish(&lease, &give_up()).expect("and may end it");
+        scene.finish(&lease, &give_up());
         let worker = scene.worker(&slot);
         assert_eq!((worker.status, worker.load, worker.units_failed), (status, 0, 1));
     }

@@ -1,9 +1,12 @@
 //! What holds of everything that is stored, whatever happened. It is checked after every case.
+//!
+//! [`verify`] says much of this too. Here it is computed a second time, so that neither is believed blindly.
 
 use std::collections::BTreeMap;
 
 use super::scene::{Scene, all_pages};
 use crate::attempt::Attempt;
+use crate::audit::verify;
 use crate::chain;
 use crate::job::Job;
 use crate::repository::{Counts, JournalEntry, PAGE_LIMIT, UnitFilter};
@@ -26,6 +29,8 @@ pub(super) fn check(scene: &Scene<'_>) {
     }
     check_counts(scene, &units);
     check_workers(scene, &units);
+    let verified = verify(scene.repository).expect("what is stored can be verified");
+    assert!(verified.is_clean(), "{verified}");
     assert_eq!(scene.repository.integrity().expect("the storage can be checked"), Vec::<String>::new());
 }
 
@@ -105,7 +110,8 @@ fn check_digest(scene: &Scene<'_>, attempt: &Attempt, rows: &[&JournalEntry]) {
     let result = scene.repository.attempt_result(attempt.key).expect("a result can be read");
     let charges = scene.repository.charges(attempt.key).expect("charges can be read");
     assert!(charges.is_sorted_by(|a, b| a.model < b.model), "charges are in the order of their models");
-    assert_eq!(last.digest, Some(result.digest(&charges)), "{:?} left something else", attempt.key);
+    let digest = result.digest(attempt.outcome, attempt.failure.as_ref(), &charges);
+    assert_eq!(last.digest, Some(digest), "{:?} left something else", attempt.key);
 }
 
 fn check_counts(scene: &Scene<'_>, units: &[WorkUnit]) {
