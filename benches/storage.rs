@@ -39,33 +39,57 @@ fn main() {
     println!("figure=fsync milliseconds={:.3}", fsync_ms(folder.path()));
 
     let conversation = 4 * 1024 / MESSAGES;
-    let floor = floor(&folder.path().join("floor.db"), conversation);
-    println!("figure=floor units_per_second={floor:.0} changes_per_transaction={CHANGES_PER_TRANSACTION}");
+    let floor = floor_in_its_own_thread(folder.path().join("floor.db"), conversation);
+    floor.print_floor("floor");
     for threads in [4, 16, 64, 256] {
         let path = folder.path().join(format!("life-{threads}.db"));
-        let rate = lives(open(&path, Chain::On), threads, conversation);
-        println!("figure=life threads={threads} units_per_second={rate:.0} ratio={:.2}", rate / floor);
+        lives(open(&path, Chain::On), threads, conversation).print("life", threads, &floor);
     }
-    let rate = lives(open(&folder.path().join("unchained.db"), Chain::Off), 64, conversation);
-    println!("figure=life_without_chain threads=64 units_per_second={rate:.0} ratio={:.2}", rate / floor);
+    let unchained = open(&folder.path().join("unchained.db"), Chain::Off);
+    lives(unchained, 64, conversation).print("life_without_chain", 64, &floor);
 
     for threads in [4, 64] {
         let path = folder.path().join(format!("queue-{threads}.db"));
         let (submits, claims) = submit_and_claim(open(&path, Chain::On), threads);
-        println!("figure=submit threads={threads} per_second={submits:.0} ratio={:.2}", submits / floor);
-        println!("figure=claim threads={threads} per_second={claims:.0} ratio={:.2}", claims / floor);
+        println!("figure=submit threads={threads} per_second={submits:.0} ratio={:.2}", submits / floor.units);
+        println!("figure=claim threads={threads} per_second={claims:.0} ratio={:.2}", claims / floor.units);
     }
 
     let conversation = 1024 * 1024 / MESSAGES;
-    let floor = self::floor(&folder.path().join("floor-1mb.db"), conversation);
-    println!("figure=floor_1mb units_per_second={floor:.0} changes_per_transaction={CHANGES_PER_TRANSACTION}");
+    let floor = floor_in_its_own_thread(folder.path().join("floor-1mb.db"), conversation);
+    floor.print_floor("floor_1mb");
     for threads in [4, 64] {
         let path = folder.path().join(format!("life-1mb-{threads}.db"));
-        let rate = lives(open(&path, Chain::On), threads, conversation);
-        println!("figure=life_1mb threads={threads} units_per_second={rate:.0} ratio={:.2}", rate / floor);
+        lives(open(&path, Chain::On), threads, conversation).print("life_1mb", threads, &floor);
     }
-    let rate = lives(open(&folder.path().join("unchained-1mb.db"), Chain::Off), 4, conversation);
-    println!("figure=life_1mb_without_chain threads=4 units_per_second={rate:.0} ratio={:.2}", rate / floor);
+    let unchained = open(&folder.path().join("unchained-1mb.db"), Chain::Off);
+    lives(unchained, 4, conversation).print("life_1mb_without_chain", 4, &floor);
+}
+
+/// In a thread with a name, by which its processor time is found.
+fn floor_in_its_own_thread(path: std::path::PathBuf, message_bytes: usize) -> Rate {
+    let thread = std::thread::Builder::new().name("storage-floor".to_owned());
+    let floor = thread.spawn(move || floor(&path, message_bytes)).expect("a thread");
+    floor.join().expect("the floor is solid")
+}
+
+impl Rate {
+    fn print_floor(&self, figure: &str) {
+        println!(
+            "figure={figure} units_per_second={:.0} writer_microseconds_per_unit={:.0} \
+             changes_per_transaction={CHANGES_PER_TRANSACTION}",
+            self.units, self.writer_us
+        );
+    }
+
+    fn print(&self, figure: &str, threads: usize, floor: &Rate) {
+        println!(
+            "figure={figure} threads={threads} units_per_second={:.0} ratio={:.2} writer_microseconds_per_unit={:.0}",
+            self.units,
+            self.units / floor.units,
+            self.writer_us
+        );
+    }
 }
 
 enum Chain {
@@ -116,7 +140,7 @@ fn text(length: usize, seed: usize) -> String {
 }
 
 /// Whole lives of units through the repository, by so many threads at once.
-fn lives(repository: SqliteRepository, threads: usize, message_bytes: usize) -> f64 {
+fn lives(repository: SqliteRepository, threads: usize, message_bytes: usize) -> Rate {
     let (job_id, owner) = begin(&repository);
     let texts: Vec<String> = (0..MESSAGES).map(|seed| text(message_bytes, seed)).collect();
     let done = AtomicUsize::new(0);
@@ -141,7 +165,28 @@ fn lives(repository: SqliteRepository, threads: usize, message_bytes: usize) -> 
         Instant::now()
     })
     .elapsed();
-    done.into_inner() as f64 / elapsed.as_secs_f64()
+    let lives = done.into_inner();
+    Rate { units: lives as f64 / elapsed.as_secs_f64(), writer_us: cpu_us("workcrew-writer") / lives as f64 }
+}
+
+/// Whole lives, and what each took of the thread that writes.
+///
+/// The second number hardly depends on what else the machine does.
+struct Rate {
+    units: f64,
+    writer_us: f64,
+}
+
+/// The time that the thread of this name spent on a processor; 0 where the system does not tell.
+fn cpu_us(thread: &str) -> f64 {
+    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let is_meant = |task: &std::fs::DirEntry| {
+        std::fs::read_to_string(task.path().join("comm")).is_ok_and(|comm| comm.trim() == thread)
+    };
+    let schedstat = tasks.into_iter().find(is_meant).map(|task| task.path().join("schedstat"));
+    let schedstat = schedstat.and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
+    let nanoseconds: f64 = schedstat.split(' ').next().and_then(|ns| ns.parse().ok()).unwrap_or_default();
+    nanoseconds / 1_000.0
 }
 
 fn begin(repository: &SqliteRepository) -> (JobId, OwnerId) {
@@ -201,14 +246,16 @@ fn submit_and_claim(repository: SqliteRepository, threads: usize) -> (f64, f64) 
 }
 
 /// The rows of a unit's life by the best raw loop: one thread, prepared statements, no hashes, no questions asked.
-fn floor(path: &Path, message_bytes: usize) -> f64 {
+fn floor(path: &Path, message_bytes: usize) -> Rate {
     let connection = Connection::open(path).expect("a new file");
     connection.set_prepared_statement_cache_capacity(64);
+    connection.set_db_config(rusqlite::config::DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).expect("an option");
     connection.pragma_update(None, "page_size", 16 * 1024).expect("an empty file");
     connection.pragma_update(None, "journal_mode", "WAL").expect("a local disk");
     connection.pragma_update(None, "synchronous", "FULL").expect("a pragma");
     connection.pragma_update(None, "foreign_keys", true).expect("a pragma");
     connection.pragma_update(None, "wal_autocheckpoint", 4_096).expect("a pragma");
+    connection.pragma_update(None, "cache_size", -64 * 1024).expect("a pragma");
     connection.execute_batch(include_str!("../schema.sql")).expect("the schema");
     connection
         .execute_batch(
@@ -226,7 +273,8 @@ fn floor(path: &Path, message_bytes: usize) -> f64 {
     while began.elapsed() < MEASURED {
         floor.run_units().expect("room");
     }
-    floor.units as f64 / began.elapsed().as_secs_f64()
+    let units = floor.units as f64;
+    Rate { units: units / began.elapsed().as_secs_f64(), writer_us: cpu_us("storage-floor") / units }
 }
 
 struct Floor<'a> {

@@ -183,7 +183,11 @@ impl Book<'_> {
         self.held_or_stale(lease)?;
         match self.losses(lease.attempt()) {
             0 => Ok(()),
-            lost => Err(RepositoryError::storage(format!("{lost} messages could not be stored")).into()),
+            lost => {
+                let Lease { unit_id, attempt_number, .. } = lease;
+                let problem = format!("{lost} messages of attempt {attempt_number} of unit `{unit_id}` are lost");
+                Err(RepositoryError::Invalid(problem).into())
+            }
         }
     }
 

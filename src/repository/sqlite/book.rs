@@ -73,8 +73,16 @@ impl Memory {
         self.jobs.clear();
     }
 
+    /// Messages of an attempt could not be stored.
     pub(super) fn lose(&mut self, attempt: AttemptKey, messages: u32) {
         *self.losses.entry(attempt).or_default() += messages;
+    }
+
+    /// Takes back what [`lose`](Memory::lose) said.
+    pub(super) fn find_again(&mut self, attempt: AttemptKey, messages: u32) {
+        if let Some(lost) = self.losses.get_mut(&attempt) {
+            *lost = lost.saturating_sub(messages);
+        }
     }
 }
 

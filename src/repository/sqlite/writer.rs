@@ -142,23 +142,29 @@ struct Unawaited<Work> {
 
 impl<Work: FnMut(&mut Book<'_>) -> Answer<()> + Send> Change for Unawaited<Work> {
     fn apply(&mut self, book: &mut Book<'_>) -> rusqlite::Result<()> {
-        self.is_rejected = match (self.work)(book) {
-            Ok(()) => false,
+        // A run that was rolled back may have decided otherwise.
+        if std::mem::take(&mut self.is_rejected) {
+            book.memory.find_again(self.attempt, self.messages);
+        }
+        match (self.work)(book) {
+            Ok(()) => {}
             Err(Fault::Rejected(rejection)) => {
                 log::debug!("attempt {:?}: {} messages not stored: {rejection}", self.attempt, self.messages);
-                true
+                // At once, so that a flush in the same group knows it.
+                book.memory.lose(self.attempt, self.messages);
+                self.is_rejected = true;
             }
             Err(Fault::Sqlite(error)) => return Err(error),
-        };
+        }
         Ok(())
     }
 
     fn settle(self: Box<Self>, failure: Option<RepositoryError>, memory: &mut Memory) {
         if let Some(failure) = &failure {
             log::error!("attempt {:?}: {} messages lost: {failure}", self.attempt, self.messages);
-        }
-        if failure.is_some() || self.is_rejected {
-            memory.lose(self.attempt, self.messages);
+            if !self.is_rejected {
+                memory.lose(self.attempt, self.messages);
+            }
         }
     }
 }
