@@ -44,3 +44,8 @@ pub use repository::sqlite::SqliteRepository;
 pub use repository::{Archive, Repository, RepositoryError};
 pub use unit::{NewUnit, UnitId, UnitKey, UnitStatus, WorkUnit};
 pub use worker::{Worker, WorkerId, WorkerStatus};
+
+/// The README's example, compiled and run.
+#[cfg(all(doctest, any(feature = "sqlite", feature = "sqlite-system")))]
+#[doc = include_str!("../README.md")]
+struct Readme;

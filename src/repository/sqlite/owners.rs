@@ -12,7 +12,8 @@ use crate::attempt::{Closing, FailureKind, Process};
 use crate::clock::Moment;
 use crate::job::JobId;
 use crate::lease::{Held, NewOwner, Owner, OwnerId};
-use crate::repository::{RepositoryError, Slot, Swept, actor, loss, rules};
+use crate::repository::rules::{self, QUEUE_TIMEOUT_MESSAGE};
+use crate::repository::{RepositoryError, Slot, Swept, actor, loss};
 use crate::unit::{Change, UnitKey, UnitStatus};
 use crate::worker::{Worker, WorkerChange, WorkerId, WorkerStatus};
 
@@ -231,7 +232,7 @@ impl Book<'_> {
                  queue_deadline_boot_ms = NULL, not_before = NULL, delay_ms = NULL
              WHERE key = ?1",
         )?;
-        let (kind, message) = (FailureKind::QUEUE_TIMEOUT, rules::QUEUE_TIMEOUT_MESSAGE);
+        let (kind, message) = (FailureKind::QUEUE_TIMEOUT, QUEUE_TIMEOUT_MESSAGE);
         update.execute(params![unit.key.0, kind.as_str(), message, now.wall.timestamp_millis()])?;
         self.record(
             now,
