@@ -80,7 +80,7 @@ impl Store {
         let change = Change::QueueTimeout;
         let unit = self.unit_mut(key);
         unit.status = UnitStatus::Failed;
-        unit.failure = Some(Failure::new(FailureKind::QUEUE_TIMEOUT, "waited longer than its queue timeout"));
+        unit.failure = Some(Failure::new(FailureKind::QUEUE_TIMEOUT, rules::QUEUE_TIMEOUT_MESSAGE));
         unit.completed_at = Some(now.wall);
         unit.forget_waiting();
         let (job_id, unit_id, status) = (unit.job_id, unit.id.clone(), unit.status);
