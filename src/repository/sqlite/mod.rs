@@ -54,7 +54,7 @@ use self::book::Memory;
 use self::messages::NewMessage;
 pub use self::open::OpenError;
 use self::open::Place;
-use self::units::{NewRow, Taken, read_claimed};
+use self::units::{NewRow, Taken, fresh_claim, read_claimed};
 use self::writer::{Order, Patience, Writer, WriterThread};
 use super::{
     Archive, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Insertion, Intake, JournalEntry, Page,
@@ -269,7 +269,7 @@ impl Repository for SqliteRepository {
         let (claimant, slot) = (claimant.clone(), slot.clone());
         let taken = self.run(order, move |book| book.submit(now, job_id, &row, &claimant, &slot))?;
         Ok(match taken {
-            Taken::Fresh(lease) => Submitted::Claimed(Box::new(Claim::fresh(unit, lease, now.wall))),
+            Taken::Fresh(lease) => Submitted::Claimed(Box::new(fresh_claim(unit, lease, now))),
             Taken::Found(answer) => answer,
         })
     }

@@ -12,7 +12,7 @@ use crate::clock::Moment;
 use crate::conversation::to_json;
 use crate::job::{Job, JobId, NewJob};
 use crate::lease::{Claim, Lease, OwnerId};
-use crate::money::Money;
+use crate::money::{Cost, Money, Tokens};
 use crate::repository::rules::{self, Pause};
 use crate::repository::{
     By, CancelAnswer, ClaimRequest, Claimant, Insertion, Intake, RepositoryError, Scope, Slot, Submitted, actor,
@@ -582,4 +582,44 @@ pub(super) fn read_claimed(
         })
     })?;
     leases.collect()
+}
+
+/// The claim of a unit that was inserted and claimed at once: all there is to know is in what was inserted.
+pub(super) fn fresh_claim(new: &NewUnit, lease: Lease, now: Moment) -> Claim {
+    let unit = WorkUnit {
+        key: lease.unit,
+        job_id: lease.job_id,
+        id: lease.unit_id.clone(),
+        unit_type: new.unit_type.clone(),
+        status: UnitStatus::Assigned,
+        priority: new.priority,
+        payload: new.payload.clone(),
+        prompt: new.prompt.clone(),
+        template: new.template.clone(),
+        options: new.options.clone(),
+        max_retries: new.max_retries,
+        attempt_count: 1,
+        attempts_used: 0,
+        fence: lease.fence,
+        accepted_by: Some(lease.owner),
+        not_before: None,
+        created_at: now.wall,
+        assigned_at: Some(now.wall),
+        started_at: None,
+        first_message_at: None,
+        completed_at: None,
+        purged_at: None,
+        worker_id: Some(lease.worker_id.clone()),
+        execution_time: None,
+        rendered_prompt: None,
+        result: None,
+        output: None,
+        output_files: Vec::new(),
+        failure: None,
+        session_id: None,
+        process: None,
+        tokens: Tokens::default(),
+        cost: Cost::default(),
+    };
+    Claim { lease, unit, checkpoint: None, resume_session: new.options.resume_session.clone() }
 }
