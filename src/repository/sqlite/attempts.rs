@@ -181,10 +181,12 @@ impl Book<'_> {
     /// That everything appended so far is durable follows from this being so.
     pub(super) fn flush(&mut self, lease: &Lease) -> Answer<()> {
         self.held_or_stale(lease)?;
-        match self.losses(lease.attempt()) {
-            0 => Ok(()),
-            lost => Err(RepositoryError::storage(format!("{lost} messages could not be stored")).into()),
+        let loss = self.loss(lease.attempt());
+        if loss.is_failure {
+            let problem = format!("{} messages could not be stored", loss.messages);
+            return Err(RepositoryError::storage(problem).into());
         }
+        loss.gap.map_or(Ok(()), |problem| Err(RepositoryError::Invalid(problem).into()))
     }
 
     pub(super) fn progress(

@@ -55,7 +55,7 @@ pub(super) struct Memory {
     /// Jobs never change, so this never grows wrong: whether the job has a template.
     jobs: HashMap<JobId, bool>,
     /// Messages that could not be stored, until the end of their attempt records them.
-    losses: HashMap<AttemptKey, u32>,
+    losses: HashMap<AttemptKey, Loss>,
     /// Whether messages are linked. Only the bench turns it off, to show what it costs.
     pub(super) is_chained: bool,
 }
@@ -73,9 +73,29 @@ impl Memory {
         self.jobs.clear();
     }
 
+    /// The storage failed before it had these messages.
     pub(super) fn lose(&mut self, attempt: AttemptKey, messages: u32) {
-        *self.losses.entry(attempt).or_default() += messages;
+        let loss = self.losses.entry(attempt).or_default();
+        loss.messages += messages;
+        loss.is_failure |= messages > 0;
     }
+
+    /// These messages were to follow others that are not there.
+    pub(super) fn lose_behind_gap(&mut self, attempt: AttemptKey, messages: u32, problem: String) {
+        let loss = self.losses.entry(attempt).or_default();
+        loss.messages += messages;
+        loss.gap = Some(problem);
+    }
+}
+
+/// Messages that could not be stored, and why.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Loss {
+    pub(super) messages: u32,
+    /// Whether the storage failed.
+    pub(super) is_failure: bool,
+    /// What was wrong with the latest that did not follow.
+    pub(super) gap: Option<String>,
 }
 
 /// The last row of the journal.
@@ -164,12 +184,12 @@ impl<'a> Book<'a> {
     /// Forgets a conversation that is closed, and says how many of its messages were lost.
     pub(super) fn close_conversation(&mut self, attempt: AttemptKey) -> u32 {
         self.memory.conversations.remove(&attempt);
-        self.losses(attempt)
+        self.loss(attempt).messages
     }
 
-    /// How many messages of an attempt could not be stored.
-    pub(super) fn losses(&self, attempt: AttemptKey) -> u32 {
-        self.memory.losses.get(&attempt).copied().unwrap_or_default()
+    /// What could not be stored of an attempt's messages.
+    pub(super) fn loss(&self, attempt: AttemptKey) -> Loss {
+        self.memory.losses.get(&attempt).cloned().unwrap_or_default()
     }
 
     /// Whether the job has a template.

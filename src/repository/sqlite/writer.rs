@@ -137,16 +137,16 @@ struct Unawaited<Work> {
     attempt: AttemptKey,
     messages: u32,
     work: Work,
-    is_rejected: bool,
+    rejection: Option<RepositoryError>,
 }
 
 impl<Work: FnMut(&mut Book<'_>) -> Answer<()> + Send> Change for Unawaited<Work> {
     fn apply(&mut self, book: &mut Book<'_>) -> rusqlite::Result<()> {
-        self.is_rejected = match (self.work)(book) {
-            Ok(()) => false,
+        self.rejection = match (self.work)(book) {
+            Ok(()) => None,
             Err(Fault::Rejected(rejection)) => {
                 log::debug!("attempt {:?}: {} messages not stored: {rejection}", self.attempt, self.messages);
-                true
+                Some(rejection)
             }
             Err(Fault::Sqlite(error)) => return Err(error),
         };
@@ -156,10 +156,11 @@ impl<Work: FnMut(&mut Book<'_>) -> Answer<()> + Send> Change for Unawaited<Work>
     fn settle(self: Box<Self>, failure: Option<RepositoryError>, memory: &mut Memory) {
         if let Some(failure) = &failure {
             log::error!("attempt {:?}: {} messages lost: {failure}", self.attempt, self.messages);
-        }
-        if failure.is_some() || self.is_rejected {
             memory.lose(self.attempt, self.messages);
+        } else if let Some(RepositoryError::Invalid(problem)) = self.rejection {
+            memory.lose_behind_gap(self.attempt, self.messages, problem);
         }
+        // What comes with a stale lease is nobody's loss: the attempt is over, and every verb says so.
     }
 }
 
@@ -192,7 +193,7 @@ impl Writer {
         Work: FnMut(&mut Book<'_>) -> Answer<()> + Send + 'static,
     {
         point(order.verb, Stage::Before);
-        self.send(order, Box::new(Unawaited { attempt, messages, work, is_rejected: false }))
+        self.send(order, Box::new(Unawaited { attempt, messages, work, rejection: None }))
     }
 
     fn send(&self, order: Order, change: Box<dyn Change>) -> Result<()> {
