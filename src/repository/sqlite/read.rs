@@ -1,5 +1,7 @@
 //! Reading: each call is one consistent look at the database, and no look outlasts its call.
 
+use std::collections::BTreeMap;
+
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 use serde_json::Value;
 
@@ -237,24 +239,26 @@ pub(super) fn costs(connection: &Connection, job_id: Option<JobId>) -> Result<Co
     if let Some(job_id) = job_id {
         job(connection, job_id)?;
     }
-    let sql = "SELECT c.model, sum(c.input), sum(c.output), sum(c.cache_read), sum(c.cache_write), sum(c.reasoning),
-                      coalesce(sum(c.amount), 0), sum(c.amount IS NULL)
+    // Summed here and not by SQLite, whose sums fail where they overflow.
+    let sql = "SELECT c.input, c.output, c.cache_read, c.cache_write, c.reasoning, c.amount, c.model
                FROM charges c
                JOIN work_units u ON u.key = c.unit_key
-               WHERE ?1 IS NULL OR u.job_id = ?1
-               GROUP BY c.model
-               ORDER BY c.model";
+               WHERE ?1 IS NULL OR u.job_id = ?1";
     let mut select = stored(connection.prepare_cached(sql))?;
-    let by_model = stored(select.query_map([job_id.map(|job_id| job_id.0)], |row| {
-        let amount = Money::from_nanos(row.get(6)?);
-        Ok(ModelCost {
-            model: row.get(0)?,
-            tokens: tokens(row, 1)?,
-            cost: Cost { amount, unpriced: unsigned(row, 7)? },
-        })
-    }))?;
-    let by_model = understood(by_model.collect(), || ("a charge".to_owned(), 0))?;
-    Ok(Costs { by_model })
+    let mut rows = stored(select.query([job_id.map(|job_id| job_id.0)]))?;
+    let mut by_model: BTreeMap<String, (Tokens, Cost)> = BTreeMap::new();
+    while let Some(row) = stored(rows.next())? {
+        let line = || Ok((tokens(row, 0)?, line_cost(row.get(5)?), row.get_ref(6)?.as_str()?));
+        let (used, line_cost, model) = understood(line(), || ("a charge".to_owned(), 0))?;
+        if !by_model.contains_key(model) {
+            by_model.insert(model.to_owned(), Default::default());
+        }
+        let (tokens, cost) = by_model.get_mut(model).expect("it was just inserted");
+        *tokens += used;
+        *cost = *cost + line_cost;
+    }
+    let model_cost = |(model, (tokens, cost))| ModelCost { model, tokens, cost };
+    Ok(Costs { by_model: by_model.into_iter().map(model_cost).collect() })
 }
 
 pub(super) fn messages(
