@@ -73,18 +73,9 @@ impl Memory {
         self.jobs.clear();
     }
 
-    /// The storage failed before it had these messages.
-    pub(super) fn lose(&mut self, attempt: AttemptKey, messages: u32) {
-        let loss = self.losses.entry(attempt).or_default();
-        loss.messages += messages;
-        loss.is_failure |= messages > 0;
-    }
-
-    /// These messages were to follow others that are not there.
-    pub(super) fn lose_behind_gap(&mut self, attempt: AttemptKey, messages: u32, problem: String) {
-        let loss = self.losses.entry(attempt).or_default();
-        loss.messages += messages;
-        loss.gap = Some(problem);
+    /// Remembers messages that could not be stored.
+    pub(super) fn lose_messages(&mut self, attempt: AttemptKey, loss: Loss) {
+        self.losses.entry(attempt).or_default().add(loss);
     }
 }
 
@@ -94,8 +85,26 @@ pub(super) struct Loss {
     pub(super) messages: u32,
     /// Whether the storage failed.
     pub(super) is_failure: bool,
-    /// What was wrong with the latest that did not follow.
+    /// What was wrong with the latest that did not follow what is there.
     pub(super) gap: Option<String>,
+}
+
+impl Loss {
+    /// The storage failed before it had these messages.
+    pub(super) fn by_failure(messages: u32) -> Loss {
+        Loss { messages, is_failure: messages > 0, gap: None }
+    }
+
+    /// These messages were to follow others that are not there.
+    pub(super) fn behind_gap(messages: u32, problem: String) -> Loss {
+        Loss { messages, is_failure: false, gap: Some(problem) }
+    }
+
+    fn add(&mut self, further: Loss) {
+        self.messages = self.messages.saturating_add(further.messages);
+        self.is_failure |= further.is_failure;
+        self.gap = further.gap.or(self.gap.take());
+    }
 }
 
 /// The last row of the journal.
@@ -111,6 +120,8 @@ pub(super) struct Book<'a> {
     pub(super) memory: &'a mut Memory,
     /// Read when first needed: other processes write the same journal.
     journal: Option<JournalHead>,
+    /// What this transaction rejected. The writer remembers it once there was a commit.
+    losses: HashMap<AttemptKey, Loss>,
 }
 
 /// A row for the journal, without its place in it.
@@ -130,7 +141,7 @@ pub(super) struct Entry<'a> {
 
 impl<'a> Book<'a> {
     pub(super) fn open(connection: &'a Connection, memory: &'a mut Memory) -> rusqlite::Result<Book<'a>> {
-        Ok(Book { connection, memory, journal: None })
+        Ok(Book { connection, memory, journal: None, losses: HashMap::new() })
     }
 
     /// Adds a row to the journal.
@@ -189,7 +200,16 @@ impl<'a> Book<'a> {
 
     /// What could not be stored of an attempt's messages.
     pub(super) fn loss(&self, attempt: AttemptKey) -> Loss {
-        self.memory.losses.get(&attempt).cloned().unwrap_or_default()
+        let mut loss = self.memory.losses.get(&attempt).cloned().unwrap_or_default();
+        if let Some(further) = self.losses.get(&attempt) {
+            loss.add(further.clone());
+        }
+        loss
+    }
+
+    /// Messages were rejected, which the changes that follow must be told, in this transaction too.
+    pub(super) fn lose_messages(&mut self, attempt: AttemptKey, loss: Loss) {
+        self.losses.entry(attempt).or_default().add(loss);
     }
 
     /// Whether the job has a template.

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Sender, bounded};
 use rusqlite::{Connection, ErrorCode};
 
-use super::book::{Answer, Book, Fault, Memory};
+use super::book::{Answer, Book, Fault, Loss, Memory};
 use super::open::Place;
 use super::queue::{Lane, Queue};
 use crate::attempt::AttemptKey;
@@ -137,30 +137,37 @@ struct Unawaited<Work> {
     attempt: AttemptKey,
     messages: u32,
     work: Work,
-    rejection: Option<RepositoryError>,
+    /// What of it was rejected.
+    loss: Option<Loss>,
 }
 
 impl<Work: FnMut(&mut Book<'_>) -> Answer<()> + Send> Change for Unawaited<Work> {
     fn apply(&mut self, book: &mut Book<'_>) -> rusqlite::Result<()> {
-        self.rejection = match (self.work)(book) {
-            Ok(()) => None,
+        self.loss = None;
+        match (self.work)(book) {
+            Ok(()) => {}
             Err(Fault::Rejected(rejection)) => {
                 log::debug!("attempt {:?}: {} messages not stored: {rejection}", self.attempt, self.messages);
-                Some(rejection)
+                // What comes with a stale lease is nobody's loss: the attempt is over, and every verb says so.
+                if let RepositoryError::Invalid(problem) = rejection {
+                    let loss = Loss::behind_gap(self.messages, problem);
+                    book.lose_messages(self.attempt, loss.clone());
+                    self.loss = Some(loss);
+                }
             }
             Err(Fault::Sqlite(error)) => return Err(error),
-        };
+        }
         Ok(())
     }
 
     fn settle(self: Box<Self>, failure: Option<RepositoryError>, memory: &mut Memory) {
         if let Some(failure) = &failure {
             log::error!("attempt {:?}: {} messages lost: {failure}", self.attempt, self.messages);
-            memory.lose(self.attempt, self.messages);
-        } else if let Some(RepositoryError::Invalid(problem)) = self.rejection {
-            memory.lose_behind_gap(self.attempt, self.messages, problem);
         }
-        // What comes with a stale lease is nobody's loss: the attempt is over, and every verb says so.
+        let loss = failure.map_or(self.loss, |_| Some(Loss::by_failure(self.messages)));
+        if let Some(loss) = loss {
+            memory.lose_messages(self.attempt, loss);
+        }
     }
 }
 
@@ -193,7 +200,7 @@ impl Writer {
         Work: FnMut(&mut Book<'_>) -> Answer<()> + Send + 'static,
     {
         point(order.verb, Stage::Before);
-        self.send(order, Box::new(Unawaited { attempt, messages, work, rejection: None }))
+        self.send(order, Box::new(Unawaited { attempt, messages, work, loss: None }))
     }
 
     fn send(&self, order: Order, change: Box<dyn Change>) -> Result<()> {
