@@ -1,3 +1,4 @@
 //! The view from outside: one binary, a module for each concern.
 
-mod smoke;
+mod property;
+mod support;
