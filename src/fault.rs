@@ -192,6 +192,48 @@ mod armed {
     #[cfg(test)]
     mod tests {
         use super::*;
+        use rustix::process::{Pid, WaitOptions, waitpid};
+        use std::os::unix::process::ExitStatusExt;
+        use std::process::{Child, Command, Stdio};
+
+        /// Runs one of these tests again in a process of its own, with a fault.
+        fn child(test: &str, fault: &str) -> Child {
+            let this = std::env::current_exe().unwrap();
+            let mut command = Command::new(this);
+            command.args(["--exact", &format!("fault::armed::tests::{test}")]);
+            command.env(ENVIRONMENT_VARIABLE, fault).stdout(Stdio::null()).spawn().unwrap()
+        }
+
+        /// Whether this is such a process; then its point was reached three times.
+        fn was_child() -> bool {
+            let is_child = std::env::var_os(ENVIRONMENT_VARIABLE).is_some();
+            if is_child {
+                arm_from_environment();
+                (0..3).for_each(|_| reach("verb", Stage::Committed));
+            }
+            is_child
+        }
+
+        #[test]
+        fn a_process_is_killed_at_its_point() {
+            if !was_child() {
+                let mut child = child("a_process_is_killed_at_its_point", "verb:committed:3:kill");
+                assert_eq!(child.wait().unwrap().signal(), Some(Signal::KILL.as_raw()));
+            }
+        }
+
+        #[test]
+        fn a_process_is_stopped_at_its_point_and_goes_on_when_told() {
+            if !was_child() {
+                let test = "a_process_is_stopped_at_its_point_and_goes_on_when_told";
+                let mut child = child(test, "verb:committed:2:stop");
+                let pid = Pid::from_child(&child);
+                let (_, status) = waitpid(Some(pid), WaitOptions::UNTRACED).unwrap().unwrap();
+                assert!(status.stopped());
+                kill_process(pid, Signal::CONT).unwrap();
+                assert!(child.wait().unwrap().success());
+            }
+        }
 
         #[test]
         fn a_plan_reads_as_it_is_written() {

@@ -228,7 +228,11 @@ impl FaultyRepository {
         match fault {
             None => {}
             Some(Fault::ErrorOnce | Fault::ErrorAlways) => return Err((self.error)()),
-            Some(Fault::ExecutedThenError) => return call(&*self.inner).and_then(|_| Err((self.error)())),
+            Some(Fault::ExecutedThenError) => {
+                // Whatever it was, nobody gets to know it.
+                drop(call(&*self.inner));
+                return Err((self.error)());
+            }
             Some(Fault::Gate(gate)) => gate.pass(),
             Some(Fault::Delay(delay)) => std::thread::sleep(delay),
         }
@@ -405,5 +409,68 @@ impl Repository for FaultyRepository {
 
     fn purge(&self, before: DateTime<Utc>, by: &By) -> Result<Purged> {
         self.guarded(Verb::Purge, |inner| inner.purge(before, by))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MemoryRepository;
+
+    fn faulty() -> FaultyRepository {
+        FaultyRepository::new(Arc::new(MemoryRepository::new()))
+    }
+
+    fn create(repository: &FaultyRepository) -> bool {
+        repository.create_job(&NewJob::named("a")).is_ok()
+    }
+
+    fn is_created(repository: &FaultyRepository) -> bool {
+        repository.job_named("a").unwrap().is_some()
+    }
+
+    #[test]
+    fn faults_strike_in_their_order_and_only_their_verb() {
+        let repository = faulty();
+        repository.on(Verb::CreateJob, Fault::ErrorOnce);
+        repository.on(Verb::CreateJob, Fault::ExecutedThenError);
+        assert_eq!((create(&repository), is_created(&repository)), (false, false));
+        assert_eq!((create(&repository), is_created(&repository)), (false, true));
+        assert!(create(&repository));
+        assert_eq!((repository.calls(Verb::CreateJob), repository.calls(Verb::Purge)), (3, 0));
+    }
+
+    #[test]
+    fn a_lasting_fault_lasts_until_it_is_healed() {
+        let repository = faulty().error(|| RepositoryError::StorageFull);
+        repository.on(Verb::Read, Fault::ErrorAlways);
+        for _ in 0..3 {
+            assert!(matches!(repository.owners(), Err(RepositoryError::StorageFull)));
+        }
+        repository.heal(Verb::Read);
+        assert_eq!(repository.owners().unwrap(), []);
+    }
+
+    #[test]
+    fn a_rejection_is_lost_like_any_other_answer() {
+        let repository = faulty();
+        repository.on(Verb::EndOwner, Fault::ExecutedThenError);
+        assert!(!repository.end_owner(OwnerId(1)).unwrap_err().is_rejection());
+        assert!(repository.end_owner(OwnerId(1)).unwrap_err().is_rejection());
+    }
+
+    #[test]
+    fn a_call_waits_at_its_gate_and_disturbs_no_other() {
+        let (repository, gate) = (faulty(), Gate::closed());
+        repository.on(Verb::CreateJob, Fault::Gate(gate.clone()));
+        repository.on(Verb::CreateJob, Fault::ErrorOnce);
+        std::thread::scope(|threads| {
+            let call = threads.spawn(|| create(&repository));
+            gate.wait_for(1);
+            assert!(!is_created(&repository));
+            gate.open();
+            assert!(call.join().unwrap());
+        });
+        assert!(!create(&repository), "once the gate is open, the next fault has its turn");
     }
 }
