@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use chrono::TimeDelta;
@@ -18,8 +19,8 @@ use workcrew::chain::Hash;
 use workcrew::clock::{Clock, ManualClock};
 use workcrew::repository::sqlite::SqliteOptions;
 use workcrew::repository::{
-    Archive, By, ClaimRequest, Claimant, Intake, JournalEntry, PAGE_LIMIT, Page, Repository, RepositoryError, Scope,
-    Slot, Submitted, UnitFilter,
+    Archive, By, ClaimRequest, Claimant, Intake, JournalEntry, PAGE_LIMIT, PAGE_LIMIT_BYTES, Page, Repository,
+    RepositoryError, Scope, Slot, Submitted, UnitFilter,
 };
 use workcrew::unit::Change;
 use workcrew::worker::WorkerChange;
@@ -39,31 +40,110 @@ const WORKERS: usize = 4;
 /// One step of a history. Numbers choose among what the history has brought forth so far.
 #[derive(Clone, Debug)]
 enum Operation {
-    Insert { job: usize, units: Vec<UnitPlan>, accepted_by: Option<usize> },
-    Submit { job: usize, unit: UnitPlan, owner: usize, worker: usize, ttl_ms: u64 },
-    Claim { job: usize, owner: usize, scope: Scope, workers: Vec<usize>, ttl_ms: u64 },
-    Claimed { owner: usize, token: i64 },
-    Start { lease: usize, prompt: Option<String>, provenance: bool },
-    Append { lease: usize, follows: i64, messages: Vec<Message> },
-    Partial { lease: usize, text: String },
-    Flush { lease: usize },
-    Progress { lease: usize, session: bool, process: bool, charges: Vec<Charge> },
-    Checkpoint { lease: usize, value: Value },
-    Finish { lease: usize, report: AttemptReport },
-    FinishAgain { report: usize },
-    Release { lease: usize, after_ms: Option<u64> },
-    Renew { owner: usize, ttl_ms: u64 },
-    Expire { limit: usize },
-    Cancel { job: usize, unit: usize },
-    Requeue { job: usize, unit: usize },
-    Register { place: usize, life: Life },
-    RegisterAgain { place: usize },
-    EndOwner { owner: usize },
-    ChangeWorker { owner: usize, job: usize, worker: usize, change: WorkerChange },
-    Purge { before_ms: i64 },
-    Advance { by_ms: u64 },
-    JumpWall { by_ms: i64 },
+    Insert {
+        job: usize,
+        units: Vec<UnitPlan>,
+        accepted_by: Option<usize>,
+    },
+    Submit {
+        job: usize,
+        unit: UnitPlan,
+        owner: usize,
+        worker: usize,
+        ttl_ms: u64,
+    },
+    Claim {
+        job: usize,
+        owner: usize,
+        scope: Scope,
+        workers: Vec<usize>,
+        ttl_ms: u64,
+    },
+    Claimed {
+        owner: usize,
+        token: i64,
+    },
+    Start {
+        lease: usize,
+        prompt: Option<String>,
+        provenance: bool,
+    },
+    Append {
+        lease: usize,
+        follows: i64,
+        messages: Vec<Message>,
+    },
+    Partial {
+        lease: usize,
+        text: String,
+    },
+    Flush {
+        lease: usize,
+    },
+    Progress {
+        lease: usize,
+        session: bool,
+        process: bool,
+        charges: Vec<Charge>,
+    },
+    Checkpoint {
+        lease: usize,
+        value: Value,
+    },
+    Finish {
+        lease: usize,
+        report: AttemptReport,
+    },
+    FinishAgain {
+        report: usize,
+    },
+    Release {
+        lease: usize,
+        after_ms: Option<u64>,
+    },
+    Renew {
+        owner: usize,
+        ttl_ms: u64,
+    },
+    Expire {
+        limit: usize,
+    },
+    Cancel {
+        job: usize,
+        unit: usize,
+    },
+    Requeue {
+        job: usize,
+        unit: usize,
+    },
+    Register {
+        place: usize,
+        life: Life,
+    },
+    RegisterAgain {
+        place: usize,
+    },
+    EndOwner {
+        owner: usize,
+    },
+    ChangeWorker {
+        owner: usize,
+        job: usize,
+        worker: usize,
+        change: WorkerChange,
+    },
+    Purge {
+        before_ms: i64,
+    },
+    Advance {
+        by_ms: u64,
+    },
+    JumpWall {
+        by_ms: i64,
+    },
     Reboot,
+    /// SQLite is closed and opened again, which nobody may notice.
+    Reopen,
 }
 
 /// What is known of an owner's process.
@@ -275,6 +355,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         8 => duration_ms().prop_map(|by_ms| O::Advance { by_ms }),
         3 => signed_ms().prop_map(|by_ms| O::JumpWall { by_ms }),
         1 => Just(O::Reboot),
+        2 => Just(O::Reopen),
     ]
 }
 
@@ -290,7 +371,9 @@ struct Gap {
 struct World {
     clock: ManualClock,
     memory: MemoryRepository,
-    sqlite: SqliteRepository,
+    /// There but while it is opened again.
+    sqlite: Option<SqliteRepository>,
+    path: PathBuf,
     jobs: Vec<JobId>,
     owners: Vec<(NewOwner, OwnerId)>,
     /// The latest last.
@@ -306,10 +389,10 @@ type Checked<T> = Result<T, TestCaseError>;
 impl World {
     fn new() -> Checked<World> {
         let (folder, clock) = (support::folder(), ManualClock::new());
-        let sqlite = SqliteOptions::new().clock(clock.clone()).open(folder.path().join("history.db")).unwrap();
         let mut world = World {
             memory: MemoryRepository::with_clock(clock.clone()),
-            sqlite,
+            sqlite: None,
+            path: folder.path().join("history.db"),
             clock,
             jobs: Vec::new(),
             owners: Vec::new(),
@@ -319,6 +402,7 @@ impl World {
             tokens: 0,
             _folder: folder,
         };
+        world.open();
         for job in [NewJob::named("plain"), NewJob::named("templated").template("do {it}")] {
             let job = world.both(|repository| repository.create_job(&job))?.expect("a new job");
             world.jobs.push(job.id);
@@ -332,7 +416,24 @@ impl World {
 
     /// Asks both, and fails if they do not answer alike.
     fn both<T: PartialEq + Debug>(&self, ask: impl Fn(&dyn Repository) -> Answer<T>) -> Checked<Option<T>> {
-        alike(told(ask(&self.memory)), told(ask(&self.sqlite)))
+        alike(told(ask(&self.memory)), told(ask(self.sqlite())))
+    }
+
+    /// Closes SQLite if it is open, and opens it.
+    fn open(&mut self) {
+        self.sqlite = None;
+        let options = SqliteOptions::new().clock(self.clock.clone());
+        self.sqlite = Some(options.open(&self.path).unwrap());
+        // What was to follow a gap is remembered by the writer alone, until the attempt ends.
+        let memory = &self.memory;
+        self.gaps.retain(|key, _| {
+            let attempts = memory.attempts(key.unit).unwrap();
+            attempts.iter().any(|attempt| attempt.key == *key && attempt.outcome.is_some())
+        });
+    }
+
+    fn sqlite(&self) -> &SqliteRepository {
+        self.sqlite.as_ref().expect("it was opened")
     }
 
     fn owner(&self, place: usize) -> OwnerId {
@@ -428,6 +529,7 @@ impl World {
             O::Advance { by_ms } => self.clock.advance(Duration::from_millis(*by_ms)),
             O::JumpWall { by_ms } => self.clock.jump_wall(TimeDelta::milliseconds(*by_ms)),
             O::Reboot => self.clock.reboot(),
+            O::Reopen => self.open(),
             of_a_lease => self.step_of_lease(of_a_lease)?,
         }
         Ok(())
@@ -458,7 +560,7 @@ impl World {
             O::Append { follows, messages, .. } => self.append(&lease, *follows, messages)?,
             O::Partial { text, .. } => {
                 let written = told(self.memory.partial(&lease, text));
-                prop_assert_eq!(told(self.sqlite.partial(&lease, text)), Ok(()));
+                prop_assert_eq!(told(self.sqlite().partial(&lease, text)), Ok(()));
                 self.flush(&lease, written)?;
             }
             O::Flush { .. } => self.flush(&lease, Ok(()))?,
@@ -499,7 +601,7 @@ impl World {
             gap.messages += messages.len() as u32;
             gap.problem.clone_from(problem);
         }
-        prop_assert_eq!(told(self.sqlite.append(lease, follows, messages)), Ok(()));
+        prop_assert_eq!(told(self.sqlite().append(lease, follows, messages)), Ok(()));
         self.flush(lease, told(appended))
     }
 
@@ -509,7 +611,7 @@ impl World {
         if let (Ok(()), Some(gap)) = (&expected, self.gaps.get(&lease.attempt())) {
             expected = Err(gap.problem.clone());
         }
-        alike(expected, told(self.sqlite.flush(lease))).map(drop)
+        alike(expected, told(self.sqlite().flush(lease))).map(drop)
     }
 
     /// All that can be read, compared page by page.
@@ -555,7 +657,7 @@ impl World {
         self.both(|repository| repository.inputs(key))?;
         self.both(|repository| repository.checkpoint(key))?;
         let attempts = self.memory.attempts(key).unwrap();
-        let counted = self.sqlite.attempts(key).unwrap();
+        let counted = self.sqlite().attempts(key).unwrap();
         prop_assert_eq!(&attempts, &counted.into_iter().map(|attempt| self.without_gap(attempt)).collect::<Vec<_>>());
         for attempt in attempts.iter().map(|attempt| attempt.key) {
             self.both(|repository| repository.attempt_result(attempt))?;
@@ -601,7 +703,7 @@ impl World {
     }
 
     fn verify(&self) -> Checked<()> {
-        for archive in [&self.memory as &dyn Archive, &self.sqlite] {
+        for archive in [&self.memory as &dyn Archive, self.sqlite()] {
             let verification = verify(archive).unwrap();
             prop_assert!(verification.is_clean(), "{archive:?}: {verification}");
         }
@@ -662,5 +764,25 @@ fn memory_and_sqlite_answer_alike_and_keep_the_same_record_whatever_happens() {
     if cases >= DEFAULT_CASES {
         let missing: Vec<&Change> = Change::ALL.iter().filter(|change| !seen.borrow().contains(change)).collect();
         assert!(missing.is_empty(), "WORKCREW_SEED={seed}: no history had {missing:?}");
+    }
+}
+
+#[test]
+fn large_results_end_a_page_of_both_alike() {
+    let world = World::new().unwrap();
+    let large = "r".repeat(PAGE_LIMIT_BYTES / 2);
+    for number in 0..3 {
+        let unit = NewUnit::new(unit_id(number)).prompt("short");
+        let claimant = Claimant::new(world.owner(0), Duration::from_secs(60));
+        let submitted = world.both(|repository| repository.submit(world.jobs[0], &unit, &claimant, &slot(0))).unwrap();
+        let Some(Submitted::Claimed(claim)) = submitted else { panic!("{submitted:?}") };
+        world.both(|repository| repository.start(&claim.lease, &Beginning::default())).unwrap();
+        let report = AttemptReport::completed().result(large.as_str());
+        world.both(|repository| repository.finish(&claim.lease, &report)).unwrap();
+    }
+    let all = UnitFilter::default();
+    for repository in [&world.memory as &dyn Repository, world.sqlite()] {
+        let page = repository.units(&all, 0, PAGE_LIMIT).unwrap();
+        assert_eq!((page.items.len(), page.next), (2, Some(2)), "{repository:?}");
     }
 }

@@ -94,6 +94,11 @@ const UNIT_COLUMNS: &str = "u.key, u.job_id, u.id, i.unit_type, u.status, u.prio
 
 /// A unit with what its last attempt left.
 fn unit_of(connection: &Connection, row: &Row<'_>) -> rusqlite::Result<WorkUnit> {
+    measured_unit_of(connection, row).map(|(_, unit)| unit)
+}
+
+/// The same, behind how many bytes of content it brings onto a page.
+fn measured_unit_of(connection: &Connection, row: &Row<'_>) -> rusqlite::Result<(usize, WorkUnit)> {
     let key = UnitKey(row.get(0)?);
     let attempt_count: u32 = row.get(11)?;
     let last = AttemptKey { unit: key, number: attempt_count };
@@ -103,8 +108,12 @@ fn unit_of(connection: &Connection, row: &Row<'_>) -> rusqlite::Result<WorkUnit>
     let was_started = attempt.as_ref().is_some_and(|attempt| attempt.started_at.is_some());
     let sent_as_it_is = if was_started { prompt.clone() } else { None };
     let (tokens, cost) = if attempt_count > 0 { unit_cost(connection, key)? } else { Default::default() };
+    let text_bytes = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+    let payload_bytes = row.get_ref(6)?.as_blob_or_null()?.map_or(0, <[u8]>::len);
+    let result_bytes = left.result.as_ref().map_or(0, |json| json.as_bytes().len());
+    let len_bytes = payload_bytes + text_bytes(&prompt) + result_bytes + text_bytes(&left.output);
     let result = left.result.as_ref().map(|json| from_json(json.as_bytes())).transpose();
-    Ok(WorkUnit {
+    let unit = WorkUnit {
         key,
         job_id: JobId(row.get(1)?),
         id: unit_id(row, 2)?,
@@ -139,7 +148,8 @@ fn unit_of(connection: &Connection, row: &Row<'_>) -> rusqlite::Result<WorkUnit>
         process: attempt.and_then(|attempt| attempt.process),
         tokens,
         cost,
-    })
+    };
+    Ok((len_bytes, unit))
 }
 
 fn first_message_at(
@@ -169,12 +179,6 @@ fn line_cost(amount: Option<i64>) -> Cost {
         Some(nanos) => Cost { amount: Money::from_nanos(nanos), unpriced: 0 },
         None => Cost { amount: Money::ZERO, unpriced: 1 },
     }
-}
-
-fn content_bytes(unit: &WorkUnit, row: &Row<'_>) -> rusqlite::Result<usize> {
-    let payload = row.get_ref(6)?.as_blob_or_null()?.map_or(0, <[u8]>::len);
-    let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
-    Ok(payload + text(&unit.prompt) + text(&unit.rendered_prompt) + text(&unit.output))
 }
 
 pub(super) fn unit(connection: &Connection, job_id: JobId, id: &str) -> Result<WorkUnit> {
@@ -215,10 +219,8 @@ pub(super) fn units(connection: &Connection, filter: &UnitFilter, after: i64, li
     let conditions = conditions.join(" AND ");
     let sql = format!("SELECT {UNIT_COLUMNS} WHERE {conditions} ORDER BY u.key LIMIT ?");
     let what = |key| format!("unit key {key}");
-    read_page(connection, &sql, params_from_iter(parameters), limit, what, |row| {
-        let unit = unit_of(connection, row)?;
-        Ok((content_bytes(&unit, row)?, unit))
-    })
+    let parameters = params_from_iter(parameters);
+    read_page(connection, &sql, parameters, limit, what, |row| measured_unit_of(connection, row))
 }
 
 pub(super) fn counts(connection: &Connection, job_id: JobId) -> Result<Counts> {
