@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::sync::{Barrier, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use workcrew::audit::verify::Verify;
 use workcrew::clock::ManualClock;
@@ -386,4 +386,33 @@ fn child_sweeps() {
             println!("did {} {}", swept.unit.0, swept.attempt_number.unwrap());
         }
     }
+}
+
+#[test]
+fn callers_wait_together_while_another_has_the_file_locked() {
+    const CALLERS: usize = 64;
+    let busy_timeout = Duration::from_millis(500);
+    let folder = support::folder();
+    let path = folder.path().join("locked.db");
+    let repository = SqliteOptions::new().busy_timeout(busy_timeout).open(&path).unwrap();
+    let job = repository.create_job(&NewJob::named(JOB)).unwrap().id;
+
+    let other = rusqlite::Connection::open(&path).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let begin = Instant::now();
+    std::thread::scope(|threads| {
+        for number in 0..CALLERS {
+            let repository = &repository;
+            threads.spawn(move || {
+                let inserted = repository.insert(job, &[NewUnit::new(name(number))], Intake::Open);
+                assert!(matches!(inserted, Err(RepositoryError::Busy)), "{inserted:?}");
+            });
+        }
+    });
+    // One after the other they would need half a minute.
+    assert!(begin.elapsed() < busy_timeout * (CALLERS as u32) / 2, "{:?}", begin.elapsed());
+
+    other.execute_batch("ROLLBACK").unwrap();
+    fill(&repository, CALLERS);
+    assert_eq!(repository.counts(job).unwrap().pending, CALLERS as u64);
 }

@@ -12,9 +12,10 @@
 //!
 //! **When it fails.** A change that is *rejected* (a stale fence, an unknown unit) has decided so before it wrote
 //! anything, and does not disturb its group. If SQLite fails, the whole group is rolled back and its
-//! changes are run again one by one, so that only the one at fault gets the error. What
-//! fails for a passing reason is kept and tried again: while the file is locked for as long as its
-//! caller has patience, and while the disk is full for as long as an answer that was paid for is worth keeping.
+//! changes are run again one by one, so that only the one at fault gets the error; but not while the file is
+//! locked, which is nobody's fault. What fails for a passing reason is kept and tried again: while the file is locked
+//! for as long as its caller has patience, and while the disk is full for as long as an answer that was paid for
+//! is worth keeping.
 //! A change never overtakes an earlier one of the same attempt.
 //!
 //! **When it panics**, the group is rolled back, its callers are told, and the thread goes on.
@@ -287,8 +288,13 @@ impl WriterThread {
                 }
             }
             Err(Trouble::Panicked) => self.settle_each(group, || RepositoryError::storage("the writer panicked")),
-            Err(Trouble::Sqlite(_)) if group.len() > 1 => self.write_singly(group),
-            Err(Trouble::Sqlite(error)) => self.keep_or_settle(group.pop().expect("a group of one"), &error),
+            // Whoever has the lock has it from all of them: singly, each would wait for it anew.
+            Err(Trouble::Sqlite(error)) if group.len() == 1 || matches!(failure_of(&error), RepositoryError::Busy) => {
+                for waiting in group {
+                    self.keep_or_settle(waiting, &error);
+                }
+            }
+            Err(Trouble::Sqlite(_)) => self.write_singly(group),
         }
     }
 
