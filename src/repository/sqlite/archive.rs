@@ -73,8 +73,8 @@ impl SqliteArchive {
     pub(super) fn claim_of(&self, lease: Lease) -> Result<Claim> {
         self.look(|connection| {
             let unit = read::unit(connection, lease.job_id, lease.unit_id.as_str())?;
+            let checkpoint = read::checkpoint(connection, lease.unit)?;
             let is_first = lease.attempt_number == 1;
-            let checkpoint = if is_first { None } else { read::checkpoint(connection, lease.unit)? };
             let earlier = if is_first { None } else { read::earlier_session(connection, lease.attempt())? };
             let resume_session = earlier.or_else(|| unit.options.resume_session.clone());
             Ok(Claim { lease, unit, checkpoint, resume_session })
