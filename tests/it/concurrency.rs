@@ -122,7 +122,7 @@ impl Member<'_> {
 
     /// Nothing to do. A few make time pass meanwhile, and sweep.
     fn wait(&self) {
-        if self.number % 16 == 0 {
+        if self.number.is_multiple_of(16) {
             self.clock.advance(LEASE / 8);
             self.repository.expire(3).unwrap();
         } else {
