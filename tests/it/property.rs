@@ -461,7 +461,7 @@ impl World {
     fn target(&self, job: usize, number: usize, is_meant: impl Fn(UnitStatus) -> bool) -> (JobId, String) {
         let units = self.memory.units(&UnitFilter::default(), 0, PAGE_LIMIT).unwrap().items;
         let meant: Vec<_> = units.iter().filter(|unit| is_meant(unit.status)).collect();
-        if number % 2 == 0 && !meant.is_empty() {
+        if number.is_multiple_of(2) && !meant.is_empty() {
             let unit = meant[number % meant.len()];
             return (unit.job_id, unit.id.to_string());
         }
