@@ -13,8 +13,9 @@ use serde_json::Value;
 
 use crate::attempt::AttemptKey;
 use crate::job::JobId;
+use crate::money::{Cost, Tokens};
 use crate::process::Process;
-use crate::unit::{UnitId, UnitKey, WorkUnit};
+use crate::unit::{NewUnit, UnitId, UnitKey, UnitStatus, WorkUnit};
 use crate::worker::WorkerId;
 
 /// One pool instance in one process, as the repository knows it.
@@ -108,6 +109,48 @@ pub struct Claim {
     pub checkpoint: Option<Value>,
     /// The session to carry on: an earlier attempt's, or the one that the unit names.
     pub resume_session: Option<String>,
+}
+
+impl Claim {
+    /// The claim of a unit that was inserted and claimed at once: all there is to know is in what was inserted.
+    pub(crate) fn fresh(new: &NewUnit, lease: Lease, now: DateTime<Utc>) -> Claim {
+        let unit = WorkUnit {
+            key: lease.unit,
+            job_id: lease.job_id,
+            id: lease.unit_id.clone(),
+            unit_type: new.unit_type.clone(),
+            status: UnitStatus::Assigned,
+            priority: new.priority,
+            payload: new.payload.clone(),
+            prompt: new.prompt.clone(),
+            template: new.template.clone(),
+            options: new.options.clone(),
+            max_retries: new.max_retries,
+            attempt_count: 1,
+            attempts_used: 0,
+            fence: lease.fence,
+            accepted_by: Some(lease.owner),
+            not_before: None,
+            created_at: now,
+            assigned_at: Some(now),
+            started_at: None,
+            first_message_at: None,
+            completed_at: None,
+            purged_at: None,
+            worker_id: Some(lease.worker_id.clone()),
+            execution_time: None,
+            rendered_prompt: None,
+            result: None,
+            output: None,
+            output_files: Vec::new(),
+            failure: None,
+            session_id: None,
+            process: None,
+            tokens: Tokens::default(),
+            cost: Cost::default(),
+        };
+        Claim { lease, unit, checkpoint: None, resume_session: new.options.resume_session.clone() }
+    }
 }
 
 /// A lease that was renewed.

@@ -594,7 +594,7 @@ pub trait Repository: Archive {
     /// added to the conversation as a partial message of the assistant.
     fn partial(&self, lease: &Lease, text: &str) -> Result<()>;
 
-    /// Waits until everything appended so far is durable, and tells if the lease was lost.
+    /// Waits until everything appended so far is durable, and tells if the lease, or any message, was lost.
     fn flush(&self, lease: &Lease) -> Result<()>;
 
     /// Records what became known while the attempt runs.

@@ -14,7 +14,7 @@ use super::rows::{read_attempt, read_attempt_result, read_attempts, read_charges
 use crate::attempt::{Attempt, AttemptKey, AttemptResult};
 use crate::conversation::StoredMessage;
 use crate::job::{Job, JobId};
-use crate::lease::{Claim, Lease, Owner, OwnerId};
+use crate::lease::{Owner, OwnerId};
 use crate::money::Charge;
 use crate::repository::{Archive, Costs, Counts, JournalEntry, Page, Result, StoredInputs, UnitFilter, rules};
 use crate::unit::{UnitKey, WorkUnit};
@@ -67,18 +67,6 @@ impl SqliteArchive {
 
     pub(super) fn look<T>(&self, look: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
         self.readers.look(look)
-    }
-
-    /// What somebody who was granted a lease needs to know.
-    pub(super) fn claim_of(&self, lease: Lease) -> Result<Claim> {
-        self.look(|connection| {
-            let unit = read::unit(connection, lease.job_id, lease.unit_id.as_str())?;
-            let checkpoint = read::checkpoint(connection, lease.unit)?;
-            let is_first = lease.attempt_number == 1;
-            let earlier = if is_first { None } else { read::earlier_session(connection, lease.attempt())? };
-            let resume_session = earlier.or_else(|| unit.options.resume_session.clone());
-            Ok(Claim { lease, unit, checkpoint, resume_session })
-        })
     }
 }
 

@@ -183,8 +183,9 @@ impl Book<'_> {
         self.held_or_stale(lease)?;
         let loss = self.loss(lease.attempt());
         if loss.is_failure {
-            let problem = format!("{} messages could not be stored", loss.messages);
-            return Err(RepositoryError::storage(problem).into());
+            let (Lease { unit_id, attempt_number, .. }, lost) = (lease, loss.messages);
+            let problem = format!("{lost} messages of attempt {attempt_number} of unit `{unit_id}` are lost");
+            return Err(RepositoryError::Invalid(problem).into());
         }
         loss.gap.map_or(Ok(()), |problem| Err(RepositoryError::Invalid(problem).into()))
     }

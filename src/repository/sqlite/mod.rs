@@ -226,10 +226,6 @@ impl SqliteRepository {
     ) -> Result<T> {
         self.shared.writer.run(order, work)
     }
-
-    fn claims_of(&self, leases: Vec<Lease>) -> Result<Vec<Claim>> {
-        leases.into_iter().map(|lease| self.shared.archive.claim_of(lease)).collect()
-    }
 }
 
 impl Drop for Shared {
@@ -272,12 +268,9 @@ impl Repository for SqliteRepository {
         let order = Order::new("submit").bytes(row.len_bytes());
         let (claimant, slot) = (claimant.clone(), slot.clone());
         let taken = self.run(order, move |book| book.submit(now, job_id, &row, &claimant, &slot))?;
-        let unit = || self.unit(job_id, &unit.id).map(Box::new);
         Ok(match taken {
-            Taken::Claimed(lease) => Submitted::Claimed(Box::new(self.shared.archive.claim_of(lease)?)),
-            Taken::Waiting => Submitted::Waiting(unit()?),
-            Taken::Running => Submitted::Running(unit()?),
-            Taken::Finished => Submitted::Finished(unit()?),
+            Taken::Fresh(lease) => Submitted::Claimed(Box::new(Claim::fresh(unit, lease, now.wall))),
+            Taken::Found(answer) => answer,
         })
     }
 
@@ -286,15 +279,14 @@ impl Repository for SqliteRepository {
         request.slots.iter().try_for_each(rules::check_slot)?;
         rules::check_ttl(request.claimant.ttl)?;
         let request = request.clone();
-        let leases = self.run(Order::new("claim"), move |book| book.claim(now, &request))?;
-        self.claims_of(leases)
+        self.run(Order::new("claim"), move |book| book.claim(now, &request))
     }
 
     fn claimed(&self, owner: OwnerId, token: i64) -> Result<Vec<Claim>> {
-        let look = |connection: &rusqlite::Connection| {
-            read::understood_list("a lease", read_claimed(connection, owner, token))
-        };
-        self.claims_of(self.shared.archive.look(look)?)
+        self.shared.archive.look(|connection| {
+            let leases = read::understood_list("a lease", read_claimed(connection, owner, token))?;
+            leases.into_iter().map(|lease| read::claim_of(connection, lease)).collect()
+        })
     }
 
     fn start(&self, lease: &Lease, beginning: &Beginning) -> Result<()> {

@@ -37,6 +37,9 @@ const PAGE_SIZE_BYTES: i32 = 16 * 1024;
 /// How long the log grows before its content is moved into the file: 64 MiB.
 const CHECKPOINT_PAGES: i32 = 4_096;
 
+/// What the writer keeps in memory of the file: with less, it would read again what it has just written.
+const WRITER_CACHE_KIB: i32 = 64 * 1024;
+
 /// Enough for every statement of the writer, so that none is prepared twice.
 const STATEMENT_CACHE: usize = 128;
 
@@ -454,11 +457,11 @@ pub(super) fn writing_connection(
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(path, flags)?;
         connection.busy_timeout(busy_timeout)?;
-        distrust_content(&connection)?;
+        prepare(&connection)?;
         connection.pragma_update(None, "synchronous", "FULL")?;
         connection.pragma_update(None, "foreign_keys", true)?;
         connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
-        connection.set_prepared_statement_cache_capacity(STATEMENT_CACHE);
+        connection.pragma_update(None, "cache_size", -WRITER_CACHE_KIB)?;
         Ok(connection)
     };
     let connection = open().map_err(|error| OpenError::sqlite(path, error))?;
@@ -482,8 +485,7 @@ pub(super) fn writing_connection(
 pub(super) fn reading_connection(place: &Place, busy_timeout: Duration) -> rusqlite::Result<Connection> {
     let connection = Connection::open_with_flags(uri(place.path(), ""), read_only())?;
     connection.busy_timeout(busy_timeout)?;
-    distrust_content(&connection)?;
-    connection.set_prepared_statement_cache_capacity(STATEMENT_CACHE);
+    prepare(&connection)?;
     Ok(connection)
 }
 
@@ -520,16 +522,18 @@ pub(super) fn reading(place: &Place, busy_timeout: Duration) -> std::result::Res
 /// A connection to a file that nobody can write.
 pub(super) fn immutable_connection(place: &Place) -> rusqlite::Result<Connection> {
     let connection = Connection::open_with_flags(uri(place.path(), "immutable=1"), read_only())?;
-    distrust_content(&connection)?;
-    connection.set_prepared_statement_cache_capacity(STATEMENT_CACHE);
+    prepare(&connection)?;
     Ok(connection)
 }
 
-/// Nothing that is stored in the database is ever executed.
-fn distrust_content(connection: &Connection) -> rusqlite::Result<()> {
+/// What holds for every connection: nothing that is stored is executed, and a plan once made is kept.
+fn prepare(connection: &Connection) -> rusqlite::Result<()> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
+    // Otherwise SQLite plans a statement again whenever a parameter changes that might matter to a partial index.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+    connection.set_prepared_statement_cache_capacity(STATEMENT_CACHE);
     Ok(())
 }
 

@@ -14,7 +14,7 @@ use super::units::{JOB_COLUMNS, read_job};
 use crate::attempt::AttemptKey;
 use crate::conversation::{Role, StoredMessage, from_json};
 use crate::job::{Job, JobId};
-use crate::lease::OwnerId;
+use crate::lease::{Claim, Lease, OwnerId};
 use crate::money::{Cost, Money, Tokens};
 use crate::repository::rules::{self, PageItem, page_limit};
 use crate::repository::{
@@ -299,8 +299,18 @@ pub(super) fn checkpoint(connection: &Connection, unit: UnitKey) -> Result<Optio
     understood(value, || (format!("the checkpoint of unit key {}", unit.0), unit.0))
 }
 
+/// What somebody who was granted a lease needs to know.
+pub(super) fn claim_of(connection: &Connection, lease: Lease) -> Result<Claim> {
+    let unit = unit(connection, lease.job_id, lease.unit_id.as_str())?;
+    let checkpoint = checkpoint(connection, lease.unit)?;
+    let is_first = lease.attempt_number == 1;
+    let earlier = if is_first { None } else { earlier_session(connection, lease.attempt())? };
+    let resume_session = earlier.or_else(|| unit.options.resume_session.clone());
+    Ok(Claim { lease, unit, checkpoint, resume_session })
+}
+
 /// The session of the latest attempt before this one that had any.
-pub(super) fn earlier_session(connection: &Connection, attempt: AttemptKey) -> Result<Option<String>> {
+fn earlier_session(connection: &Connection, attempt: AttemptKey) -> Result<Option<String>> {
     let sql = "SELECT session_id
                FROM attempts
                WHERE unit_key = ?1 AND number < ?2 AND session_id IS NOT NULL

@@ -5,18 +5,19 @@ use std::collections::HashMap;
 use rusqlite::{OptionalExtension, params};
 
 use super::book::{Answer, Book, Conversation, Entry};
+use super::read;
 use super::rows::{HotUnit, blob, json, named, optional_blob, time, unit_id, worker_id};
 use crate::chain::{self, Hash};
 use crate::clock::Moment;
 use crate::conversation::to_json;
 use crate::job::{Job, JobId, NewJob};
-use crate::lease::{Lease, OwnerId};
+use crate::lease::{Claim, Lease, OwnerId};
 use crate::money::Money;
 use crate::repository::rules::{self, Pause};
 use crate::repository::{
-    By, CancelAnswer, ClaimRequest, Claimant, Insertion, Intake, RepositoryError, Scope, Slot, actor,
+    By, CancelAnswer, ClaimRequest, Claimant, Insertion, Intake, RepositoryError, Scope, Slot, Submitted, actor,
 };
-use crate::unit::{Change, Inputs, NewUnit, UnitId, UnitKey, UnitStatus, inputs_digest};
+use crate::unit::{Change, Inputs, NewUnit, UnitId, UnitKey, UnitStatus, WorkUnit, inputs_digest};
 use crate::worker::{WorkerId, WorkerStatus};
 
 /// A unit that is to be stored, checked and serialised by its caller, so that the writer need not.
@@ -54,6 +55,26 @@ impl NewRow {
         NewRow::of(unit, Intake::Open, now)
     }
 
+    /// Its row as it stands right after it was inserted.
+    fn inserted(&self, key: UnitKey, job_id: JobId) -> HotUnit {
+        HotUnit {
+            key,
+            job_id,
+            id: self.id.clone(),
+            status: UnitStatus::Pending,
+            fence: 0,
+            attempt_count: 0,
+            attempts_used: 0,
+            releases: 0,
+            max_retries: self.max_retries,
+            priority: self.priority,
+            pause: self.pause,
+            is_purged: false,
+            lease: None,
+            started_at: None,
+        }
+    }
+
     pub(super) fn len_bytes(&self) -> usize {
         self.inputs.payload.len() + self.prompt.as_ref().map_or(0, String::len)
     }
@@ -62,14 +83,10 @@ impl NewRow {
 /// What became of a submission, before the records are read.
 #[derive(Debug)]
 pub(super) enum Taken {
-    /// It is claimed.
-    Claimed(Lease),
-    /// It waits.
-    Waiting,
-    /// Somebody works on it.
-    Running,
-    /// It has ended.
-    Finished,
+    /// It is new, and claimed: its caller knows all about it.
+    Fresh(Lease),
+    /// Anything else.
+    Found(Submitted),
 }
 
 pub(super) fn read_job(row: &rusqlite::Row<'_>) -> rusqlite::Result<Job> {
@@ -151,18 +168,25 @@ impl Book<'_> {
             UnitStatus::Pending if unit.pause.is_none_or(|pause| pause.is_over(now)) => {
                 self.check_slots(claimant.owner, std::slice::from_ref(slot))?;
                 let digest = self.take_first_prompt(&unit, row)?;
-                self.grant(now, &unit, claimant, slot, digest).map(Taken::Claimed)
+                let lease = self.grant(now, &unit, claimant, slot, digest)?;
+                let claim = read::claim_of(self.connection, lease)?;
+                Ok(Taken::Found(Submitted::Claimed(Box::new(claim))))
             }
             UnitStatus::Pending => {
                 let mut update = self.connection.prepare_cached(
                     "UPDATE work_units SET accepted_by = ?2, queue_deadline_boot_ms = NULL WHERE key = ?1",
                 )?;
                 update.execute([key.0, claimant.owner.0])?;
-                Ok(Taken::Waiting)
+                self.found(&unit, Submitted::Waiting)
             }
-            status if status.is_leased() => Ok(Taken::Running),
-            _ => Ok(Taken::Finished),
+            status if status.is_leased() => self.found(&unit, Submitted::Running),
+            _ => self.found(&unit, Submitted::Finished),
         }
+    }
+
+    fn found(&self, unit: &HotUnit, answer: fn(Box<WorkUnit>) -> Submitted) -> Answer<Taken> {
+        let unit = read::unit(self.connection, unit.job_id, unit.id.as_str())?;
+        Ok(Taken::Found(answer(Box::new(unit))))
     }
 
     fn submit_fresh(
@@ -180,11 +204,12 @@ impl Book<'_> {
         }
         let waiting = Intake::AcceptedBy(claimant.owner);
         let key = self.insert_pending(now, job_id, row, waiting, job_has_template)?;
+        let unit = row.inserted(key, job_id);
         if !is_due {
-            return Ok(Taken::Waiting);
+            return self.found(&unit, Submitted::Waiting);
         }
-        let unit = self.unit(key)?.expect("it was just inserted");
-        self.grant(now, &unit, claimant, slot, None).map(Taken::Claimed)
+        let lease = self.grant(now, &unit, claimant, slot, None)?;
+        Ok(Taken::Fresh(lease))
     }
 
     /// Stores the prompt of a unit that had none, and says how its inputs hash now.
@@ -287,7 +312,7 @@ impl Book<'_> {
         Ok(())
     }
 
-    pub(super) fn claim(&mut self, now: Moment, request: &ClaimRequest) -> Answer<Vec<Lease>> {
+    pub(super) fn claim(&mut self, now: Moment, request: &ClaimRequest) -> Answer<Vec<Claim>> {
         self.job_has_template(request.job_id)?;
         let owner = request.claimant.owner;
         self.check_owner(owner)?;
@@ -298,11 +323,17 @@ impl Book<'_> {
         if missing > 0 && request.scope == Scope::Pending && self.expire_for_claim(now, request.job_id, missing)? > 0 {
             units = self.candidates(now, request)?;
         }
-        let mut leases = Vec::with_capacity(units.len());
+        let mut claims = Vec::with_capacity(units.len());
         for (unit, slot) in units.iter().zip(&request.slots) {
-            leases.push(self.grant(now, unit, &request.claimant, slot, None)?);
+            let lease = self.grant(now, unit, &request.claimant, slot, None)?;
+            match read::claim_of(self.connection, lease) {
+                Ok(claim) => claims.push(claim),
+                // It stays claimed and will be lost, so that in the end it fails instead of barring the way for ever.
+                Err(error @ RepositoryError::Corrupt { .. }) => log::error!("unit {}: claimed, but {error}", unit.id),
+                Err(error) => return Err(error.into()),
+            }
         }
-        Ok(leases)
+        Ok(claims)
     }
 
     /// Moves units whose time has come into the index that claims are served from.

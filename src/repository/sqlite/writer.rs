@@ -144,6 +144,7 @@ struct Unawaited<Work> {
 
 impl<Work: FnMut(&mut Book<'_>) -> Answer<()> + Send> Change for Unawaited<Work> {
     fn apply(&mut self, book: &mut Book<'_>) -> rusqlite::Result<()> {
+        // A run that was rolled back may have decided otherwise.
         self.loss = None;
         match (self.work)(book) {
             Ok(()) => {}
