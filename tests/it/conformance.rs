@@ -7,7 +7,9 @@ use tempfile::TempDir;
 use workcrew::clock::ManualClock;
 use workcrew::repository::conformance::{self, OnManualClock, Subject};
 use workcrew::repository::sqlite::SqliteOptions;
-use workcrew::{Repository, SqliteRepository};
+use workcrew::{MemoryRepository, Repository, SqliteRepository};
+
+use crate::support;
 
 /// A database in a directory that vanishes with it. The repository is closed first.
 struct InDirectory {
@@ -17,7 +19,7 @@ struct InDirectory {
 
 impl InDirectory {
     fn fresh() -> Box<dyn Subject> {
-        let (directory, clock) = (TempDir::new().expect("a directory can be made"), ManualClock::new());
+        let (directory, clock) = (support::folder(), ManualClock::new());
         let path = directory.path().join("units.db");
         let repository = SqliteOptions::new().clock(clock.clone()).open(path).expect("a new database");
         Box::new(InDirectory { subject: OnManualClock::new(repository, clock), _directory: directory })
@@ -40,6 +42,14 @@ impl Subject for InDirectory {
     fn set_calendar(&self, by: TimeDelta) -> bool {
         self.subject.set_calendar(by)
     }
+}
+
+#[test]
+fn the_repository_in_memory_conforms() {
+    conformance::run(|| {
+        let clock = ManualClock::new();
+        Box::new(OnManualClock::new(MemoryRepository::with_clock(clock.clone()), clock))
+    });
 }
 
 #[test]

@@ -181,14 +181,13 @@ impl Book<'_> {
     /// That everything appended so far is durable follows from this being so.
     pub(super) fn flush(&mut self, lease: &Lease) -> Answer<()> {
         self.held_or_stale(lease)?;
-        match self.losses(lease.attempt()) {
-            0 => Ok(()),
-            lost => {
-                let Lease { unit_id, attempt_number, .. } = lease;
-                let problem = format!("{lost} messages of attempt {attempt_number} of unit `{unit_id}` are lost");
-                Err(RepositoryError::Invalid(problem).into())
-            }
+        let loss = self.loss(lease.attempt());
+        if loss.is_failure {
+            let (Lease { unit_id, attempt_number, .. }, lost) = (lease, loss.messages);
+            let problem = format!("{lost} messages of attempt {attempt_number} of unit `{unit_id}` are lost");
+            return Err(RepositoryError::Invalid(problem).into());
         }
+        loss.gap.map_or(Ok(()), |problem| Err(RepositoryError::Invalid(problem).into()))
     }
 
     pub(super) fn progress(

@@ -1,5 +1,7 @@
 //! Reading: each call is one consistent look at the database, and no look outlasts its call.
 
+use std::collections::BTreeMap;
+
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 use serde_json::Value;
 
@@ -92,6 +94,11 @@ const UNIT_COLUMNS: &str = "u.key, u.job_id, u.id, i.unit_type, u.status, u.prio
 
 /// A unit with what its last attempt left.
 fn unit_of(connection: &Connection, row: &Row<'_>) -> rusqlite::Result<WorkUnit> {
+    measured_unit_of(connection, row).map(|(_, unit)| unit)
+}
+
+/// The same, behind how many bytes of content it brings onto a page.
+fn measured_unit_of(connection: &Connection, row: &Row<'_>) -> rusqlite::Result<(usize, WorkUnit)> {
     let key = UnitKey(row.get(0)?);
     let attempt_count: u32 = row.get(11)?;
     let last = AttemptKey { unit: key, number: attempt_count };
@@ -101,8 +108,12 @@ fn unit_of(connection: &Connection, row: &Row<'_>) -> rusqlite::Result<WorkUnit>
     let was_started = attempt.as_ref().is_some_and(|attempt| attempt.started_at.is_some());
     let sent_as_it_is = if was_started { prompt.clone() } else { None };
     let (tokens, cost) = if attempt_count > 0 { unit_cost(connection, key)? } else { Default::default() };
+    let text_bytes = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+    let payload_bytes = row.get_ref(6)?.as_blob_or_null()?.map_or(0, <[u8]>::len);
+    let result_bytes = left.result.as_ref().map_or(0, |json| json.as_bytes().len());
+    let len_bytes = payload_bytes + text_bytes(&prompt) + result_bytes + text_bytes(&left.output);
     let result = left.result.as_ref().map(|json| from_json(json.as_bytes())).transpose();
-    Ok(WorkUnit {
+    let unit = WorkUnit {
         key,
         job_id: JobId(row.get(1)?),
         id: unit_id(row, 2)?,
@@ -137,7 +148,8 @@ fn unit_of(connection: &Connection, row: &Row<'_>) -> rusqlite::Result<WorkUnit>
         process: attempt.and_then(|attempt| attempt.process),
         tokens,
         cost,
-    })
+    };
+    Ok((len_bytes, unit))
 }
 
 fn first_message_at(
@@ -167,12 +179,6 @@ fn line_cost(amount: Option<i64>) -> Cost {
         Some(nanos) => Cost { amount: Money::from_nanos(nanos), unpriced: 0 },
         None => Cost { amount: Money::ZERO, unpriced: 1 },
     }
-}
-
-fn content_bytes(unit: &WorkUnit, row: &Row<'_>) -> rusqlite::Result<usize> {
-    let payload = row.get_ref(6)?.as_blob_or_null()?.map_or(0, <[u8]>::len);
-    let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
-    Ok(payload + text(&unit.prompt) + text(&unit.rendered_prompt) + text(&unit.output))
 }
 
 pub(super) fn unit(connection: &Connection, job_id: JobId, id: &str) -> Result<WorkUnit> {
@@ -213,10 +219,8 @@ pub(super) fn units(connection: &Connection, filter: &UnitFilter, after: i64, li
     let conditions = conditions.join(" AND ");
     let sql = format!("SELECT {UNIT_COLUMNS} WHERE {conditions} ORDER BY u.key LIMIT ?");
     let what = |key| format!("unit key {key}");
-    read_page(connection, &sql, params_from_iter(parameters), limit, what, |row| {
-        let unit = unit_of(connection, row)?;
-        Ok((content_bytes(&unit, row)?, unit))
-    })
+    let parameters = params_from_iter(parameters);
+    read_page(connection, &sql, parameters, limit, what, |row| measured_unit_of(connection, row))
 }
 
 pub(super) fn counts(connection: &Connection, job_id: JobId) -> Result<Counts> {
@@ -237,24 +241,26 @@ pub(super) fn costs(connection: &Connection, job_id: Option<JobId>) -> Result<Co
     if let Some(job_id) = job_id {
         job(connection, job_id)?;
     }
-    let sql = "SELECT c.model, sum(c.input), sum(c.output), sum(c.cache_read), sum(c.cache_write), sum(c.reasoning),
-                      coalesce(sum(c.amount), 0), sum(c.amount IS NULL)
+    // Summed here and not by SQLite, whose sums fail where they overflow.
+    let sql = "SELECT c.input, c.output, c.cache_read, c.cache_write, c.reasoning, c.amount, c.model
                FROM charges c
                JOIN work_units u ON u.key = c.unit_key
-               WHERE ?1 IS NULL OR u.job_id = ?1
-               GROUP BY c.model
-               ORDER BY c.model";
+               WHERE ?1 IS NULL OR u.job_id = ?1";
     let mut select = stored(connection.prepare_cached(sql))?;
-    let by_model = stored(select.query_map([job_id.map(|job_id| job_id.0)], |row| {
-        let amount = Money::from_nanos(row.get(6)?);
-        Ok(ModelCost {
-            model: row.get(0)?,
-            tokens: tokens(row, 1)?,
-            cost: Cost { amount, unpriced: unsigned(row, 7)? },
-        })
-    }))?;
-    let by_model = understood(by_model.collect(), || ("a charge".to_owned(), 0))?;
-    Ok(Costs { by_model })
+    let mut rows = stored(select.query([job_id.map(|job_id| job_id.0)]))?;
+    let mut by_model: BTreeMap<String, (Tokens, Cost)> = BTreeMap::new();
+    while let Some(row) = stored(rows.next())? {
+        let line = || Ok((tokens(row, 0)?, line_cost(row.get(5)?), row.get_ref(6)?.as_str()?));
+        let (used, line_cost, model) = understood(line(), || ("a charge".to_owned(), 0))?;
+        if !by_model.contains_key(model) {
+            by_model.insert(model.to_owned(), Default::default());
+        }
+        let (tokens, cost) = by_model.get_mut(model).expect("it was just inserted");
+        *tokens += used;
+        *cost = *cost + line_cost;
+    }
+    let model_cost = |(model, (tokens, cost))| ModelCost { model, tokens, cost };
+    Ok(Costs { by_model: by_model.into_iter().map(model_cost).collect() })
 }
 
 pub(super) fn messages(
@@ -296,8 +302,8 @@ pub(super) fn checkpoint(connection: &Connection, unit: UnitKey) -> Result<Optio
 /// What somebody who was granted a lease needs to know.
 pub(super) fn claim_of(connection: &Connection, lease: Lease) -> Result<Claim> {
     let unit = unit(connection, lease.job_id, lease.unit_id.as_str())?;
+    let checkpoint = checkpoint(connection, lease.unit)?;
     let is_first = lease.attempt_number == 1;
-    let checkpoint = if is_first { None } else { checkpoint(connection, lease.unit)? };
     let earlier = if is_first { None } else { earlier_session(connection, lease.attempt())? };
     let resume_session = earlier.or_else(|| unit.options.resume_session.clone());
     Ok(Claim { lease, unit, checkpoint, resume_session })

@@ -12,9 +12,10 @@
 //!
 //! **When it fails.** A change that is *rejected* (a stale fence, an unknown unit) has decided so before it wrote
 //! anything, and does not disturb its group. If SQLite fails, the whole group is rolled back and its
-//! changes are run again one by one, so that only the one at fault gets the error. What
-//! fails for a passing reason is kept and tried again: while the file is locked for as long as its
-//! caller has patience, and while the disk is full for as long as an answer that was paid for is worth keeping.
+//! changes are run again one by one, so that only the one at fault gets the error; but not while the file is
+//! locked, which is nobody's fault. What fails for a passing reason is kept and tried again: while the file is locked
+//! for as long as its caller has patience, and while the disk is full for as long as an answer that was paid for
+//! is worth keeping.
 //! A change never overtakes an earlier one of the same attempt.
 //!
 //! **When it panics**, the group is rolled back, its callers are told, and the thread goes on.
@@ -28,7 +29,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Sender, bounded};
 use rusqlite::{Connection, ErrorCode};
 
-use super::book::{Answer, Book, Fault, Memory};
+use super::book::{Answer, Book, Fault, Loss, Memory};
 use super::open::Place;
 use super::queue::{Lane, Queue};
 use crate::attempt::AttemptKey;
@@ -137,22 +138,24 @@ struct Unawaited<Work> {
     attempt: AttemptKey,
     messages: u32,
     work: Work,
-    is_rejected: bool,
+    /// What of it was rejected.
+    loss: Option<Loss>,
 }
 
 impl<Work: FnMut(&mut Book<'_>) -> Answer<()> + Send> Change for Unawaited<Work> {
     fn apply(&mut self, book: &mut Book<'_>) -> rusqlite::Result<()> {
         // A run that was rolled back may have decided otherwise.
-        if std::mem::take(&mut self.is_rejected) {
-            book.memory.find_again(self.attempt, self.messages);
-        }
+        self.loss = None;
         match (self.work)(book) {
             Ok(()) => {}
             Err(Fault::Rejected(rejection)) => {
                 log::debug!("attempt {:?}: {} messages not stored: {rejection}", self.attempt, self.messages);
-                // At once, so that a flush in the same group knows it.
-                book.memory.lose(self.attempt, self.messages);
-                self.is_rejected = true;
+                // What comes with a stale lease is nobody's loss: the attempt is over, and every verb says so.
+                if let RepositoryError::Invalid(problem) = rejection {
+                    let loss = Loss::behind_gap(self.messages, problem);
+                    book.lose_messages(self.attempt, loss.clone());
+                    self.loss = Some(loss);
+                }
             }
             Err(Fault::Sqlite(error)) => return Err(error),
         }
@@ -162,9 +165,10 @@ impl<Work: FnMut(&mut Book<'_>) -> Answer<()> + Send> Change for Unawaited<Work>
     fn settle(self: Box<Self>, failure: Option<RepositoryError>, memory: &mut Memory) {
         if let Some(failure) = &failure {
             log::error!("attempt {:?}: {} messages lost: {failure}", self.attempt, self.messages);
-            if !self.is_rejected {
-                memory.lose(self.attempt, self.messages);
-            }
+        }
+        let loss = failure.map_or(self.loss, |_| Some(Loss::by_failure(self.messages)));
+        if let Some(loss) = loss {
+            memory.lose_messages(self.attempt, loss);
         }
     }
 }
@@ -198,7 +202,7 @@ impl Writer {
         Work: FnMut(&mut Book<'_>) -> Answer<()> + Send + 'static,
     {
         point(order.verb, Stage::Before);
-        self.send(order, Box::new(Unawaited { attempt, messages, work, is_rejected: false }))
+        self.send(order, Box::new(Unawaited { attempt, messages, work, loss: None }))
     }
 
     fn send(&self, order: Order, change: Box<dyn Change>) -> Result<()> {
@@ -285,8 +289,13 @@ impl WriterThread {
                 }
             }
             Err(Trouble::Panicked) => self.settle_each(group, || RepositoryError::storage("the writer panicked")),
-            Err(Trouble::Sqlite(_)) if group.len() > 1 => self.write_singly(group),
-            Err(Trouble::Sqlite(error)) => self.keep_or_settle(group.pop().expect("a group of one"), &error),
+            // Whoever has the lock has it from all of them: singly, each would wait for it anew.
+            Err(Trouble::Sqlite(error)) if group.len() == 1 || matches!(failure_of(&error), RepositoryError::Busy) => {
+                for waiting in group {
+                    self.keep_or_settle(waiting, &error);
+                }
+            }
+            Err(Trouble::Sqlite(_)) => self.write_singly(group),
         }
     }
 

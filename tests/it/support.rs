@@ -1,0 +1,55 @@
+//! What several tests need: folders, owners, chance, and children of this very binary.
+
+use std::hash::{BuildHasher, RandomState};
+use std::path::Path;
+use std::process::Command;
+
+use tempfile::TempDir;
+use workcrew::clock::{Clock, SystemClock};
+use workcrew::{NewOwner, OwnerId, Process, Repository};
+
+/// A folder that vanishes with the test, in memory where that is possible: an `fsync` costs nothing there.
+pub(crate) fn folder() -> TempDir {
+    let shared_memory = Path::new("/dev/shm");
+    let made = if shared_memory.is_dir() { tempfile::tempdir_in(shared_memory) } else { tempfile::tempdir() };
+    made.unwrap()
+}
+
+/// Registers this process as an owner of its own.
+pub(crate) fn owner(repository: &dyn Repository, label: &str) -> OwnerId {
+    repository.register_owner(&NewOwner::new(Process::this(&SystemClock.boot_id()), label)).unwrap()
+}
+
+/// This binary again, running one of its ignored tests and nothing else. Its output is not captured.
+pub(crate) fn child(test: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--ignored", "--nocapture", "--test-threads=1"]);
+    command
+}
+
+/// Choices that can be made again from their seed.
+pub(crate) struct Random(u64);
+
+impl Random {
+    /// The seed of this run, which is printed: given as `WORKCREW_SEED`, or fresh.
+    pub(crate) fn seed() -> u64 {
+        let fresh = || RandomState::new().hash_one(0);
+        let given = std::env::var("WORKCREW_SEED").ok();
+        let seed = given.map_or_else(fresh, |seed| seed.parse().expect("WORKCREW_SEED is a number"));
+        println!("WORKCREW_SEED={seed}");
+        seed
+    }
+
+    pub(crate) fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    /// A number below a limit (SplitMix64).
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ (mixed >> 31)) % limit as u64) as usize
+    }
+}
