@@ -69,6 +69,11 @@ impl SqliteArchive {
         self.readers.look(look)
     }
 
+    /// Closes the connections that nobody reads from.
+    pub(super) fn close_idle(&self) {
+        self.readers.close_idle();
+    }
+
     /// What somebody who was granted a lease needs to know.
     pub(super) fn claim_of(&self, lease: Lease) -> Result<Claim> {
         self.look(|connection| {

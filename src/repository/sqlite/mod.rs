@@ -235,6 +235,8 @@ impl SqliteRepository {
 impl Drop for Shared {
     /// Writes what still waits, and leaves the file without a log if nobody else has it open.
     fn drop(&mut self) {
+        // Only who closes the file last removes its log, and only who can write.
+        self.archive.close_idle();
         self.writer.close();
         if let Some(thread) = self.thread.take() {
             // The thread reports its own trouble; here nobody could do anything about it.
