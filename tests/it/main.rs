@@ -1,3 +1,5 @@
 //! The view from outside: one binary, a module for each concern.
 
+mod children;
+mod crash;
 mod smoke;
