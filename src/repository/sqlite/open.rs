@@ -223,6 +223,7 @@ pub(super) fn find_or_create(path: &Path) -> std::result::Result<Place, OpenErro
     check_library()?;
     let path = resolved(path)?;
     check_file_system(&path)?;
+    remove_leftovers(&path);
     if !path.try_exists().map_err(|error| OpenError::failed(&path, error))? {
         create(&path)?;
     }
@@ -370,7 +371,6 @@ fn uri(path: &Path, parameters: &str) -> String {
 
 /// Makes a whole database under another name, and gives it its own without replacing anything.
 fn create(path: &Path) -> std::result::Result<(), OpenError> {
-    remove_leftovers(path);
     let draft = draft_of(path, std::process::id(), &uuid::Uuid::new_v4().simple().to_string());
     let made = make_draft(&draft).map_err(|error| OpenError::sqlite(path, error)).and_then(|()| {
         point("create", Stage::Committed);
@@ -416,8 +416,8 @@ fn remove_leftovers(path: &Path) {
         let name = entry.file_name();
         let Some(rest) = name.as_bytes().strip_prefix(prefix.as_bytes()) else { continue };
         let maker = rest.split(|&byte| byte == b'.').next().and_then(|pid| std::str::from_utf8(pid).ok()?.parse().ok());
-        let is_draft = rest.ends_with(b".new") || rest.ends_with(b".new-journal");
-        if is_draft && maker.is_some_and(is_gone) {
+        let endings: [&[u8]; 4] = [b".new", b".new-journal", b".new-wal", b".new-shm"];
+        if endings.iter().any(|ending| rest.ends_with(ending)) && maker.is_some_and(is_gone) {
             let _ = fs::remove_file(entry.path());
         }
     }
