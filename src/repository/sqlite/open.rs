@@ -313,6 +313,7 @@ fn check_header(path: &Path) -> std::result::Result<(), OpenError> {
     if metadata.len() == 0 {
         return not_ours("it is empty");
     }
+    let had_log = log_of(path).exists();
     let peek = || -> rusqlite::Result<(i32, u32, u64)> {
         let connection = Connection::open_with_flags(uri(path, "immutable=1"), read_only())?;
         let application_id = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
@@ -326,9 +327,10 @@ fn check_header(path: &Path) -> std::result::Result<(), OpenError> {
         return not_ours("it is the SQLite database of another program");
     }
     check_version(path, version)?;
-    // With a log the file may lag behind.
-    if metadata.len() < len_bytes && !log_of(path).exists() {
-        let reason = format!("{len_bytes} bytes should be there, {} are", metadata.len());
+    // With a log the file may lag behind. Whoever closes it meanwhile brings it up to date and removes the log.
+    let found_bytes = fs::metadata(path).map_err(|error| OpenError::failed(path, error))?.len();
+    if found_bytes < len_bytes && !had_log && !log_of(path).exists() {
+        let reason = format!("{len_bytes} bytes should be there, {found_bytes} are");
         return Err(OpenError::Damaged { path: path.to_owned(), reason });
     }
     Ok(())
