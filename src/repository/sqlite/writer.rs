@@ -44,6 +44,9 @@ const GROUP_LIMIT: usize = 1_024;
 /// The pause before what failed is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
+/// How long one attempt to get the lock takes. In between it is seen who has no patience left.
+const LOCK_TURN: Duration = Duration::from_millis(100);
+
 /// What a change weighs in the queue at least: its own bookkeeping.
 const CHANGE_BYTES: usize = 512;
 
@@ -232,6 +235,8 @@ impl WriterThread {
 
     /// Writes until the queue is closed and empty, then leaves a file without a log behind it.
     pub(super) fn serve(mut self) {
+        // It cannot fail: a number is stored.
+        let _ = self.connection.busy_timeout(LOCK_TURN.min(self.patience.busy));
         loop {
             let pause = (!self.kept.is_empty()).then_some(RETRY_PAUSE);
             let Some((urgent, ordinary)) = self.queue.take(pause) else {
@@ -279,8 +284,9 @@ impl WriterThread {
                 }
             }
             Err(Trouble::Panicked) => self.settle_each(group, || RepositoryError::storage("the writer panicked")),
-            Err(Trouble::Sqlite(_)) if group.len() > 1 => self.write_singly(group),
-            Err(Trouble::Sqlite(error)) => self.keep_or_settle(group.pop().expect("a group of one"), &error),
+            Err(Trouble::Sqlite(error)) if group.len() > 1 && !is_lock(&error) => self.write_singly(group),
+            // A lock is nobody's fault: all wait for it together.
+            Err(Trouble::Sqlite(error)) => group.into_iter().for_each(|waiting| self.keep_or_settle(waiting, &error)),
         }
     }
 
@@ -323,11 +329,13 @@ impl WriterThread {
     }
 
     /// Makes all changes of a group in one transaction, or none.
-    fn transact(&mut self, group: &mut [Waiting]) -> std::result::Result<(), Trouble> {
+    fn transact(&mut self, group: &mut Vec<Waiting>) -> std::result::Result<(), Trouble> {
         let (connection, memory) = (&self.connection, &mut self.memory);
         let attempted = catch_unwind(AssertUnwindSafe(|| {
             let transaction =
                 rusqlite::Transaction::new_unchecked(connection, rusqlite::TransactionBehavior::Immediate)?;
+            // What became urgent while this waited for the lock.
+            group.splice(0..0, self.queue.take_urgent());
             let mut book = Book::open(connection, memory)?;
             for waiting in group.iter_mut() {
                 waiting.change.apply(&mut book)?;
@@ -352,6 +360,10 @@ impl WriterThread {
         self.memory.forget_uncommitted();
         Err(trouble)
     }
+}
+
+fn is_lock(error: &rusqlite::Error) -> bool {
+    matches!(failure_of(error), RepositoryError::Busy)
 }
 
 enum Trouble {
