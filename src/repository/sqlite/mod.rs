@@ -133,7 +133,8 @@ impl SqliteOptions {
         self
     }
 
-    /// How long a change waits while another process has the file locked (5 seconds).
+    /// How long a change waits while another process has the file locked (5 seconds). What an attempt brought waits
+    /// for as long as [`write_patience`](SqliteOptions::write_patience) if that is longer.
     pub fn busy_timeout(mut self, timeout: Duration) -> SqliteOptions {
         self.patience.busy = timeout;
         self

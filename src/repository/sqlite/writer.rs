@@ -14,7 +14,7 @@
 //! anything, and does not disturb its group. If SQLite fails, the whole group is rolled back and its
 //! changes are run again one by one, so that only the one at fault gets the error. What
 //! fails for a passing reason is kept and tried again: while the file is locked for as long as its
-//! caller has patience, and while the disk is full for as long as an answer that was paid for is worth keeping.
+//! caller has patience, and what an attempt brought for as long as an answer that was paid for is worth keeping.
 //! A change never overtakes an earlier one of the same attempt.
 //!
 //! **When it panics**, the group is rolled back, its callers are told, and the thread goes on.
@@ -309,9 +309,11 @@ impl WriterThread {
     /// Keeps a change that failed for a passing reason, or tells its caller.
     fn keep_or_settle(&mut self, waiting: Waiting, error: &rusqlite::Error) {
         let failure = failure_of(error);
+        let is_of_attempt = waiting.order.attempt.is_some();
         let patience = match failure {
+            RepositoryError::Busy if is_of_attempt => self.patience.busy.max(self.patience.failing),
             RepositoryError::Busy => self.patience.busy,
-            ref failure if failure.is_passing() && waiting.order.attempt.is_some() => self.patience.failing,
+            ref failure if failure.is_passing() && is_of_attempt => self.patience.failing,
             _ => Duration::ZERO,
         };
         if waiting.since.elapsed() < patience {
