@@ -11,13 +11,13 @@
 //! `fsync` together.
 //!
 //! **When it fails.** A change that is *rejected* (a stale fence, an unknown unit) has decided so before it wrote
-//! anything, and does not disturb its group. If SQLite fails, the whole group is rolled back and its
+//! anything, and does not disturb its group. If SQLite fails or a change panics, the whole group is rolled back and its
 //! changes are run again one by one, so that only the one at fault gets the error. What
 //! fails for a passing reason is kept and tried again: while the file is locked for as long as its
 //! caller has patience, and what an attempt brought for as long as an answer that was paid for is worth keeping.
 //! A change never overtakes an earlier one of the same attempt.
 //!
-//! **When it panics**, the group is rolled back, its callers are told, and the thread goes on.
+//! **When it panics**, the caller of that change is told, and the thread goes on.
 
 use std::any::Any;
 use std::collections::HashSet;
@@ -283,8 +283,8 @@ impl WriterThread {
                     waiting.change.settle(None, &mut self.memory);
                 }
             }
+            Err(trouble) if group.len() > 1 && !trouble.is_lock() => self.write_singly(group),
             Err(Trouble::Panicked) => self.settle_each(group, || RepositoryError::storage("the writer panicked")),
-            Err(Trouble::Sqlite(error)) if group.len() > 1 && !is_lock(&error) => self.write_singly(group),
             // A lock is nobody's fault: all wait for it together.
             Err(Trouble::Sqlite(error)) => group.into_iter().for_each(|waiting| self.keep_or_settle(waiting, &error)),
         }
@@ -364,13 +364,15 @@ impl WriterThread {
     }
 }
 
-fn is_lock(error: &rusqlite::Error) -> bool {
-    matches!(failure_of(error), RepositoryError::Busy)
-}
-
 enum Trouble {
     Sqlite(rusqlite::Error),
     Panicked,
+}
+
+impl Trouble {
+    fn is_lock(&self) -> bool {
+        matches!(self, Trouble::Sqlite(error) if matches!(failure_of(error), RepositoryError::Busy))
+    }
 }
 
 fn message_of(payload: &(dyn Any + Send)) -> &str {
