@@ -277,6 +277,11 @@ impl WriterThread {
             return self.settle_each(group, || place.gone());
         }
         match self.transact(&mut group) {
+            // It may have been taken away while this waited for the lock.
+            Ok(()) if self.place.check().is_err() => {
+                let place = self.place.clone();
+                self.settle_each(group, || place.gone());
+            }
             Ok(()) => {
                 for waiting in group {
                     point(waiting.order.verb, Stage::Committed);
