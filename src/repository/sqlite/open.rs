@@ -313,27 +313,20 @@ fn check_header(path: &Path) -> std::result::Result<(), OpenError> {
     if metadata.len() == 0 {
         return not_ours("it is empty");
     }
-    let had_log = log_of(path).exists();
-    let peek = || -> rusqlite::Result<(i32, u32, u64)> {
+    let has_log = log_of(path).exists();
+    let peek = || -> rusqlite::Result<(i32, u32)> {
         let connection = Connection::open_with_flags(uri(path, "immutable=1"), read_only())?;
+        // While the log is moved into the file, also by somebody who was killed then, the header is ahead of the
+        // file. Otherwise SQLite refuses a file that is too short; with this it reads the header all the same.
+        connection.pragma_update(None, "writable_schema", has_log)?;
         let application_id = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
-        let pages: i64 = connection.pragma_query_value(None, "page_count", |row| row.get(0))?;
-        let page_size: i64 = connection.pragma_query_value(None, "page_size", |row| row.get(0))?;
-        let len_bytes = pages.unsigned_abs().saturating_mul(page_size.unsigned_abs());
-        Ok((application_id, migrate::version(&connection)?, len_bytes))
+        Ok((application_id, migrate::version(&connection)?))
     };
-    let (application_id, version, len_bytes) = peek().map_err(|error| OpenError::sqlite(path, error))?;
+    let (application_id, version) = peek().map_err(|error| OpenError::sqlite(path, error))?;
     if application_id != APPLICATION_ID {
         return not_ours("it is the SQLite database of another program");
     }
-    check_version(path, version)?;
-    // With a log the file may lag behind. Whoever closes it meanwhile brings it up to date and removes the log.
-    let found_bytes = fs::metadata(path).map_err(|error| OpenError::failed(path, error))?.len();
-    if found_bytes < len_bytes && !had_log && !log_of(path).exists() {
-        let reason = format!("{len_bytes} bytes should be there, {found_bytes} are");
-        return Err(OpenError::Damaged { path: path.to_owned(), reason });
-    }
-    Ok(())
+    check_version(path, version)
 }
 
 fn check_version(path: &Path, found: u32) -> std::result::Result<(), OpenError> {
