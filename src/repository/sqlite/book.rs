@@ -91,6 +91,8 @@ pub(super) struct Book<'a> {
     pub(super) memory: &'a mut Memory,
     /// Read when first needed: other processes write the same journal.
     journal: Option<JournalHead>,
+    /// Messages that were refused in this transaction. They join the memory if it is committed.
+    losses: HashMap<AttemptKey, u32>,
 }
 
 /// A row for the journal, without its place in it.
@@ -110,7 +112,7 @@ pub(super) struct Entry<'a> {
 
 impl<'a> Book<'a> {
     pub(super) fn open(connection: &'a Connection, memory: &'a mut Memory) -> rusqlite::Result<Book<'a>> {
-        Ok(Book { connection, memory, journal: None })
+        Ok(Book { connection, memory, journal: None, losses: HashMap::new() })
     }
 
     /// Adds a row to the journal.
@@ -169,7 +171,13 @@ impl<'a> Book<'a> {
 
     /// How many messages of an attempt could not be stored.
     pub(super) fn losses(&self, attempt: AttemptKey) -> u32 {
-        self.memory.losses.get(&attempt).copied().unwrap_or_default()
+        let of = |losses: &HashMap<AttemptKey, u32>| losses.get(&attempt).copied().unwrap_or_default();
+        of(&self.memory.losses) + of(&self.losses)
+    }
+
+    /// Messages of an attempt are not stored, for what follows in this transaction to know.
+    pub(super) fn lose_messages(&mut self, attempt: AttemptKey, messages: u32) {
+        *self.losses.entry(attempt).or_default() += messages;
     }
 
     /// Whether the job has a template.

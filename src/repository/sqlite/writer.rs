@@ -149,6 +149,7 @@ impl<Work: FnMut(&mut Book<'_>) -> Answer<()> + Send> Change for Unawaited<Work>
             Ok(()) => false,
             Err(Fault::Rejected(rejection)) => {
                 log::debug!("attempt {:?}: {} messages not stored: {rejection}", self.attempt, self.messages);
+                book.lose_messages(self.attempt, self.messages);
                 true
             }
             Err(Fault::Sqlite(error)) => return Err(error),
