@@ -6,12 +6,13 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Lines, Write};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use chrono::TimeDelta;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
@@ -86,9 +87,15 @@ impl Role {
         self
     }
 
-    /// Sets anything else.
-    pub(crate) fn with(mut self, change: impl FnOnce(&mut Command)) -> Role {
-        change(&mut self.0);
+    /// Sets a variable of the child's environment.
+    pub(crate) fn env(mut self, name: &str, value: impl std::fmt::Display) -> Role {
+        self.0.env(name, value.to_string());
+        self
+    }
+
+    /// Takes all rights from the child: it becomes another user.
+    pub(crate) fn user(mut self, id: u32) -> Role {
+        self.0.uid(id).gid(id);
         self
     }
 
@@ -158,6 +165,27 @@ impl Drop for Child {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+/// Starts a thread and returns once it is asleep: it waits for something, as the caller means it to.
+pub(crate) fn spawn_waiting<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    /// Once may be by chance: a lock that another thread has for a moment.
+    const TIMES_ASLEEP: u32 = 20;
+    let (send, receive) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        send.send(std::fs::read_link("/proc/thread-self").unwrap()).unwrap();
+        work()
+    });
+    let stat = std::path::Path::new("/proc").join(receive.recv().unwrap()).join("stat");
+    let is_asleep = || std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") S "));
+    let (began, mut times_asleep) = (Instant::now(), 0);
+    while times_asleep < TIMES_ASLEEP {
+        assert!(!thread.is_finished(), "the thread did not wait but end");
+        assert!(began.elapsed() < WATCHDOG, "the thread never waits");
+        times_asleep = if is_asleep() { times_asleep + 1 } else { 0 };
+        std::thread::yield_now();
+    }
+    thread
 }
 
 /// Whether a process died of `kill -9`.

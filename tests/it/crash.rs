@@ -920,9 +920,7 @@ fn processes_killed_at_any_moment_one_after_another_lose_nothing() {
     let path = folder.path().join("crash.db");
     let (mut dice, mut story) = (Dice(seed), Story::default());
     for round in 0..rounds {
-        let set_seed =
-            |command: &mut std::process::Command| drop(command.env("WORKCREW_CRASH_SEED", format!("{}", round + 1)));
-        let mut child = Role::new("crash::child", "stream", &path).with(set_seed).start();
+        let mut child = Role::new("crash::child", "stream", &path).env("WORKCREW_CRASH_SEED", round + 1).start();
         for _ in 0..dice.roll(150) {
             story.hear(&child.line().expect("it goes on until it is killed"));
         }

@@ -3,3 +3,4 @@
 mod children;
 mod crash;
 mod smoke;
+mod storage;
