@@ -2,5 +2,6 @@
 
 mod children;
 mod crash;
+mod faulty;
 mod smoke;
 mod storage;
