@@ -275,7 +275,7 @@ fn everybody_who_waits_for_a_locked_file_is_told_in_time_that_it_is_busy() {
         }
     });
     let waited = began.elapsed();
-    assert!(waited >= timeout && waited < 10 * timeout, "{waited:?}");
+    assert!(waited >= timeout && waited < 20 * timeout, "{waited:?}");
     drop(lock);
     bench.insert("after").unwrap();
     bench.assert_clean(&["running", "after"]);
