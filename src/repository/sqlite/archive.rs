@@ -68,6 +68,11 @@ impl SqliteArchive {
     pub(super) fn look<T>(&self, look: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
         self.readers.look(look)
     }
+
+    /// Closes the connections that nobody reads from.
+    pub(super) fn close_idle(&self) {
+        self.readers.close_idle();
+    }
 }
 
 fn shared_readers(place: Place) -> Readers {

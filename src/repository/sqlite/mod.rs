@@ -133,7 +133,8 @@ impl SqliteOptions {
         self
     }
 
-    /// How long a change waits while another process has the file locked (5 seconds).
+    /// How long a change waits while another process has the file locked (5 seconds). What an attempt brought waits
+    /// for as long as [`write_patience`](SqliteOptions::write_patience) if that is longer.
     pub fn busy_timeout(mut self, timeout: Duration) -> SqliteOptions {
         self.patience.busy = timeout;
         self
@@ -231,6 +232,8 @@ impl SqliteRepository {
 impl Drop for Shared {
     /// Writes what still waits, and leaves the file without a log if nobody else has it open.
     fn drop(&mut self) {
+        // Only who closes the file last removes its log, and only who can write.
+        self.archive.close_idle();
         self.writer.close();
         if let Some(thread) = self.thread.take() {
             // The thread reports its own trouble; here nobody could do anything about it.

@@ -226,6 +226,7 @@ pub(super) fn find_or_create(path: &Path) -> std::result::Result<Place, OpenErro
     check_library()?;
     let path = resolved(path)?;
     check_file_system(&path)?;
+    remove_leftovers(&path);
     if !path.try_exists().map_err(|error| OpenError::failed(&path, error))? {
         create(&path)?;
     }
@@ -315,25 +316,20 @@ fn check_header(path: &Path) -> std::result::Result<(), OpenError> {
     if metadata.len() == 0 {
         return not_ours("it is empty");
     }
-    let peek = || -> rusqlite::Result<(i32, u32, u64)> {
+    let has_log = log_of(path).exists();
+    let peek = || -> rusqlite::Result<(i32, u32)> {
         let connection = Connection::open_with_flags(uri(path, "immutable=1"), read_only())?;
+        // While the log is moved into the file, also by somebody who was killed then, the header is ahead of the
+        // file. Otherwise SQLite refuses a file that is too short; with this it reads the header all the same.
+        connection.pragma_update(None, "writable_schema", has_log)?;
         let application_id = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
-        let pages: i64 = connection.pragma_query_value(None, "page_count", |row| row.get(0))?;
-        let page_size: i64 = connection.pragma_query_value(None, "page_size", |row| row.get(0))?;
-        let len_bytes = pages.unsigned_abs().saturating_mul(page_size.unsigned_abs());
-        Ok((application_id, migrate::version(&connection)?, len_bytes))
+        Ok((application_id, migrate::version(&connection)?))
     };
-    let (application_id, version, len_bytes) = peek().map_err(|error| OpenError::sqlite(path, error))?;
+    let (application_id, version) = peek().map_err(|error| OpenError::sqlite(path, error))?;
     if application_id != APPLICATION_ID {
         return not_ours("it is the SQLite database of another program");
     }
-    check_version(path, version)?;
-    // With a log the file may lag behind.
-    if metadata.len() < len_bytes && !log_of(path).exists() {
-        let reason = format!("{len_bytes} bytes should be there, {} are", metadata.len());
-        return Err(OpenError::Damaged { path: path.to_owned(), reason });
-    }
-    Ok(())
+    check_version(path, version)
 }
 
 fn check_version(path: &Path, found: u32) -> std::result::Result<(), OpenError> {
@@ -373,7 +369,6 @@ fn uri(path: &Path, parameters: &str) -> String {
 
 /// Makes a whole database under another name, and gives it its own without replacing anything.
 fn create(path: &Path) -> std::result::Result<(), OpenError> {
-    remove_leftovers(path);
     let draft = draft_of(path, std::process::id(), &uuid::Uuid::new_v4().simple().to_string());
     let made = make_draft(&draft).map_err(|error| OpenError::sqlite(path, error)).and_then(|()| {
         point("create", Stage::Committed);
@@ -419,8 +414,8 @@ fn remove_leftovers(path: &Path) {
         let name = entry.file_name();
         let Some(rest) = name.as_bytes().strip_prefix(prefix.as_bytes()) else { continue };
         let maker = rest.split(|&byte| byte == b'.').next().and_then(|pid| std::str::from_utf8(pid).ok()?.parse().ok());
-        let is_draft = rest.ends_with(b".new") || rest.ends_with(b".new-journal");
-        if is_draft && maker.is_some_and(is_gone) {
+        let endings: [&[u8]; 4] = [b".new", b".new-journal", b".new-wal", b".new-shm"];
+        if endings.iter().any(|ending| rest.ends_with(ending)) && maker.is_some_and(is_gone) {
             let _ = fs::remove_file(entry.path());
         }
     }
@@ -478,7 +473,15 @@ pub(super) fn writing_connection(
         NotMigrated::Sqlite(error) => OpenError::sqlite(path, error),
     })?;
     check_schema(path, &connection)?;
+    use_log(&connection).map_err(|error| OpenError::sqlite(path, error))?;
     Ok(connection)
+}
+
+/// Has changes written to a log, so that readers and the writer do not wait for each other.
+///
+/// Ours have one from the start; a copy that `VACUUM INTO` made has none.
+fn use_log(connection: &Connection) -> rusqlite::Result<()> {
+    connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))
 }
 
 /// A connection that reads while others write.

@@ -47,4 +47,9 @@ impl Readers {
         }
         seen
     }
+
+    /// Closes what nobody reads from.
+    pub(super) fn close_idle(&self) {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
 }

@@ -11,14 +11,14 @@
 //! `fsync` together.
 //!
 //! **When it fails.** A change that is *rejected* (a stale fence, an unknown unit) has decided so before it wrote
-//! anything, and does not disturb its group. If SQLite fails, the whole group is rolled back and its
+//! anything, and does not disturb its group. If SQLite fails or a change panics, the whole group is rolled back and its
 //! changes are run again one by one, so that only the one at fault gets the error; but not while the file is
 //! locked, which is nobody's fault. What fails for a passing reason is kept and tried again: while the file is locked
-//! for as long as its caller has patience, and while the disk is full for as long as an answer that was paid for
-//! is worth keeping.
+//! for as long as its caller has patience, and what an attempt brought for as long as an answer that was paid for is
+//! worth keeping.
 //! A change never overtakes an earlier one of the same attempt.
 //!
-//! **When it panics**, the group is rolled back, its callers are told, and the thread goes on.
+//! **When it panics**, the caller of that change is told, and the thread goes on.
 
 use std::any::Any;
 use std::collections::HashSet;
@@ -44,6 +44,9 @@ const GROUP_LIMIT: usize = 1_024;
 
 /// The pause before what failed is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
+
+/// How long one attempt to get the lock takes. In between it is seen who has no patience left.
+const LOCK_TURN: Duration = Duration::from_millis(100);
 
 /// What a change weighs in the queue at least: its own bookkeeping.
 const CHANGE_BYTES: usize = 512;
@@ -242,6 +245,8 @@ impl WriterThread {
 
     /// Writes until the queue is closed and empty, then leaves a file without a log behind it.
     pub(super) fn serve(mut self) {
+        // It cannot fail: a number is stored.
+        let _ = self.connection.busy_timeout(LOCK_TURN.min(self.patience.busy));
         loop {
             let pause = (!self.kept.is_empty()).then_some(RETRY_PAUSE);
             let Some((urgent, ordinary)) = self.queue.take(pause) else {
@@ -282,20 +287,21 @@ impl WriterThread {
             return self.settle_each(group, || place.gone());
         }
         match self.transact(&mut group) {
+            // It may have been taken away while this waited for the lock.
+            Ok(()) if self.place.check().is_err() => {
+                let place = self.place.clone();
+                self.settle_each(group, || place.gone());
+            }
             Ok(()) => {
                 for waiting in group {
                     point(waiting.order.verb, Stage::Committed);
                     waiting.change.settle(None, &mut self.memory);
                 }
             }
+            Err(trouble) if group.len() > 1 && !trouble.is_lock() => self.write_singly(group),
             Err(Trouble::Panicked) => self.settle_each(group, || RepositoryError::storage("the writer panicked")),
-            // Whoever has the lock has it from all of them: singly, each would wait for it anew.
-            Err(Trouble::Sqlite(error)) if group.len() == 1 || matches!(failure_of(&error), RepositoryError::Busy) => {
-                for waiting in group {
-                    self.keep_or_settle(waiting, &error);
-                }
-            }
-            Err(Trouble::Sqlite(_)) => self.write_singly(group),
+            // A lock is nobody's fault: all wait for it together.
+            Err(Trouble::Sqlite(error)) => group.into_iter().for_each(|waiting| self.keep_or_settle(waiting, &error)),
         }
     }
 
@@ -318,9 +324,11 @@ impl WriterThread {
     /// Keeps a change that failed for a passing reason, or tells its caller.
     fn keep_or_settle(&mut self, waiting: Waiting, error: &rusqlite::Error) {
         let failure = failure_of(error);
+        let is_of_attempt = waiting.order.attempt.is_some();
         let patience = match failure {
+            RepositoryError::Busy if is_of_attempt => self.patience.busy.max(self.patience.failing),
             RepositoryError::Busy => self.patience.busy,
-            ref failure if failure.is_passing() && waiting.order.attempt.is_some() => self.patience.failing,
+            ref failure if failure.is_passing() && is_of_attempt => self.patience.failing,
             _ => Duration::ZERO,
         };
         if waiting.since.elapsed() < patience {
@@ -338,11 +346,13 @@ impl WriterThread {
     }
 
     /// Makes all changes of a group in one transaction, or none.
-    fn transact(&mut self, group: &mut [Waiting]) -> std::result::Result<(), Trouble> {
+    fn transact(&mut self, group: &mut Vec<Waiting>) -> std::result::Result<(), Trouble> {
         let (connection, memory) = (&self.connection, &mut self.memory);
         let attempted = catch_unwind(AssertUnwindSafe(|| {
             let transaction =
                 rusqlite::Transaction::new_unchecked(connection, rusqlite::TransactionBehavior::Immediate)?;
+            // What became urgent while this waited for the lock.
+            group.splice(0..0, self.queue.take_urgent());
             let mut book = Book::open(connection, memory)?;
             for waiting in group.iter_mut() {
                 waiting.change.apply(&mut book)?;
@@ -372,6 +382,12 @@ impl WriterThread {
 enum Trouble {
     Sqlite(rusqlite::Error),
     Panicked,
+}
+
+impl Trouble {
+    fn is_lock(&self) -> bool {
+        matches!(self, Trouble::Sqlite(error) if matches!(failure_of(error), RepositoryError::Busy))
+    }
 }
 
 fn message_of(payload: &(dyn Any + Send)) -> &str {
