@@ -233,7 +233,7 @@ CREATE TABLE journal (
     reason         TEXT,
     message_count  INTEGER,            -- of the attempt that this row closes, with the last link of its conversation
     head           BLOB,
-    digest         BLOB,               -- the hash of what was stored: a unit's inputs, or what an attempt left
+    digest         BLOB,               -- the hash of what was stored: a unit's inputs, an attempt's beginning, or what it left
     link           BLOB    NOT NULL
 ) STRICT;
 

@@ -17,7 +17,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::chain::Hash;
+use crate::chain::{Hash, HashBuilder};
 use crate::conversation::{Raw, to_json};
 use crate::lease::OwnerId;
 use crate::money::Charge;
@@ -135,6 +135,8 @@ pub struct OutputFile {
 }
 
 /// What an attempt was executed with.
+///
+/// Its JSON is hashed: a field that is added later must be left out where it is not set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -184,6 +186,17 @@ impl Beginning {
         self.provenance = Some(provenance);
         self
     }
+
+    pub(crate) fn digest(&self) -> Hash {
+        let rendered_prompt = self.rendered_prompt.as_deref().map(|prompt| Hash::of(prompt.as_bytes()));
+        beginning_digest(rendered_prompt.as_ref(), self.provenance.as_ref())
+    }
+}
+
+/// The hash of what is sent and with what, which the journal keeps from the start on.
+pub(crate) fn beginning_digest(rendered_prompt: Option<&Hash>, provenance: Option<&Provenance>) -> Hash {
+    let provenance = provenance.map(|provenance| to_json(provenance).expect("provenance is flat"));
+    Hash::builder("beginning").optional_hash(rendered_prompt).optional(provenance.as_deref()).finish()
 }
 
 /// What becomes known while an attempt runs. What is not set stays as it was.
@@ -409,6 +422,27 @@ impl Attempt {
     pub fn execution_time(&self) -> Option<Duration> {
         execution_time(self.started_at, self.ended_at)
     }
+
+    /// Every field of the record but the conversation's.
+    fn hashed(&self) -> HashBuilder {
+        let process = self.process.as_ref().map(|process| to_json(process).expect("a process is flat"));
+        let provenance = self.provenance.as_ref().map(|provenance| to_json(provenance).expect("provenance is flat"));
+        Hash::builder("attempt")
+            .number(self.fence)
+            .number(self.owner.0)
+            .text(self.worker_id.as_str())
+            .number(self.assigned_at.timestamp_millis())
+            .optional_number(self.started_at.map(|time| time.timestamp_millis()))
+            .optional_number(self.ended_at.map(|time| time.timestamp_millis()))
+            .optional_text(self.outcome.map(Outcome::name))
+            .number(i64::from(self.is_counted))
+            .optional_text(self.failure.as_ref().map(|failure| failure.kind.as_str()))
+            .optional_text(self.failure.as_ref().map(|failure| failure.message.as_str()))
+            .optional_text(self.session_id.as_deref())
+            .optional(process.as_deref())
+            .optional(provenance.as_deref())
+            .number(i64::from(self.messages_lost))
+    }
 }
 
 /// From start to end; nothing if the calendar was set back in between.
@@ -460,15 +494,14 @@ impl AttemptResult {
         })
     }
 
-    /// The hash over how the attempt ended, what it left behind and what it cost, which the journal keeps.
+    /// The hash over the record of the attempt, what it left behind and what it cost, which the journal keeps.
     ///
-    /// It is made of the hashes of the contents, so that it can be checked after a purge too.
-    pub fn digest(&self, outcome: Option<Outcome>, failure: Option<&Failure>, charges: &[Charge]) -> Hash {
+    /// Its conversation is not in it: the journal keeps the last link beside this. It is made of the
+    /// hashes of the contents, so that it can be checked after a purge too.
+    pub fn digest(&self, attempt: &Attempt, charges: &[Charge]) -> Hash {
         let hashes = self.hashes();
-        let mut digest = Hash::builder("attempt")
-            .optional_text(outcome.map(Outcome::name))
-            .optional_text(failure.map(|failure| failure.kind.as_str()))
-            .optional_text(failure.map(|failure| failure.message.as_str()))
+        let mut digest = attempt
+            .hashed()
             .optional_hash(hashes.rendered_prompt.as_ref())
             .optional_hash(hashes.result.as_ref())
             .optional_hash(hashes.output.as_ref())

@@ -485,19 +485,19 @@ pub(crate) struct Inputs {
     /// Over everything that makes two units of the same id the same, but for the prompt.
     pub(crate) content_hash: Hash,
     pub(crate) prompt_hash: Option<Hash>,
+    /// Over all of it with the id, which the journal keeps.
+    pub(crate) digest: Hash,
 }
 
 impl Inputs {
     pub(crate) fn of(unit: &NewUnit) -> Result<Inputs, TooDeep> {
         let payload = to_json(&unit.payload)?;
         let options = to_json(&unit.options)?;
-        let content_hash = content_hash(unit.unit_type.as_deref(), &payload, unit.template.as_deref(), &options);
-        Ok(Inputs { payload, options, content_hash, prompt_hash: unit.prompt.as_deref().map(prompt_hash) })
-    }
-
-    /// The hash over both, which the journal keeps.
-    pub(crate) fn digest(&self) -> Hash {
-        inputs_digest(&self.content_hash, self.prompt_hash.as_ref())
+        let (unit_type, template) = (unit.unit_type.as_deref(), unit.template.as_deref());
+        let content_hash = content_hash(unit_type, &payload, template, &options);
+        let prompt_hash = unit.prompt.as_deref().map(prompt_hash);
+        let digest = inputs_digest(&unit.id, unit_type, template, &options, &content_hash, prompt_hash.as_ref());
+        Ok(Inputs { payload, options, content_hash, prompt_hash, digest })
     }
 }
 
@@ -515,8 +515,23 @@ pub(crate) fn prompt_hash(prompt: &str) -> Hash {
     Hash::of(prompt.as_bytes())
 }
 
-pub(crate) fn inputs_digest(content: &Hash, prompt: Option<&Hash>) -> Hash {
-    Hash::builder("unit inputs").hash(content).optional_hash(prompt).finish()
+/// The hash of what a unit was given, which can be checked after a purge of its payload and prompt too.
+pub(crate) fn inputs_digest(
+    id: &str,
+    unit_type: Option<&str>,
+    template: Option<&str>,
+    options: &[u8],
+    content: &Hash,
+    prompt: Option<&Hash>,
+) -> Hash {
+    Hash::builder("unit inputs")
+        .text(id)
+        .optional_text(unit_type)
+        .optional_text(template)
+        .bytes(options)
+        .hash(content)
+        .optional_hash(prompt)
+        .finish()
 }
 
 /// The record of a unit, with what its last attempt left.

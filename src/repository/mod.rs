@@ -167,7 +167,7 @@ pub struct JournalEntry {
     pub message_count: Option<u32>,
     /// The last link of its conversation, where this row closes one.
     pub head: Option<Hash>,
-    /// The hash of what this change stored: the unit's inputs, or what the attempt left.
+    /// The hash of what this change stored: the unit's inputs, or what the attempt began with or left.
     pub digest: Option<Hash>,
     /// The link of the chain up to and including this row.
     pub link: Hash,

@@ -259,7 +259,7 @@ pub(crate) fn is_own_report(
     };
     let output_files = report.output_files.clone();
     let would_be = AttemptResult { output_files, purged: Some(hashes), ..AttemptResult::default() };
-    let digest = would_be.digest(attempt.outcome, attempt.failure.as_ref(), &charged(charges, &report.charges));
+    let digest = would_be.digest(attempt, &charged(charges, &report.charges));
     // A report without a failure may have become one: given back too often.
     let is_same_failure = report.ending.failure().is_none_or(|failure| attempt.failure.as_ref() == Some(failure));
     known.late_result.is_none()

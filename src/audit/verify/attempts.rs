@@ -3,7 +3,7 @@
 use super::Audit;
 use super::finding::{Invariant, Notes};
 use super::history::{self, History, Told};
-use crate::attempt::{Attempt, AttemptResult, Outcome};
+use crate::attempt::{Attempt, AttemptResult, Outcome, beginning_digest};
 use crate::clock::{Clock, SystemClock};
 use crate::process::Process;
 use crate::repository::Result;
@@ -54,7 +54,12 @@ impl Audit<'_> {
         }
         let told = history.attempts.get(&attempt.key.number);
         let (Some(result), Some(charges), Some(told)) = (result, charges, told) else { return Ok(()) };
-        let digest = result.digest(attempt.outcome, attempt.failure.as_ref(), &charges);
+        let rendered_prompt = result.hashes().rendered_prompt;
+        let beginning = beginning_digest(rendered_prompt.as_ref(), attempt.provenance.as_ref());
+        if told.beginning.is_some_and(|told| told != beginning) {
+            self.findings.add(Invariant::I13, subject, "what it was started with is not what the journal says");
+        }
+        let digest = result.digest(attempt, &charges);
         if told.end.is_some() && told.digest != Some(digest) {
             let problem = "how it ended, what it left, or what it cost is not what the journal says";
             self.findings.add(Invariant::I13, subject, problem);

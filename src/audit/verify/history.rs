@@ -42,6 +42,8 @@ pub(super) struct Last {
 pub(super) struct Told {
     /// The fence of its claim.
     pub(super) fence: Option<i64>,
+    /// The hash of what it was started with.
+    pub(super) beginning: Option<Hash>,
     /// How it was closed.
     pub(super) end: Option<End>,
     /// The hash of what it left, late reports included.
@@ -196,6 +198,7 @@ impl History {
         let told = self.attempts.entry(number).or_default();
         match row.change {
             Change::Claim => told.fence = Some(row.fence),
+            Change::Start => told.beginning = row.digest,
             Change::LateReport => told.digest = row.digest,
             change if closes(change) => {
                 let JournalEntry { seq, message_count, head, .. } = *row;

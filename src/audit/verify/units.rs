@@ -80,18 +80,22 @@ impl Audit<'_> {
         for attempt in attempts.iter().flatten() {
             self.attempt(subject, attempt, &history)?;
         }
-        self.inputs(key, subject, &history)?;
+        self.inputs(key, subject, record, &history)?;
         self.checkpoint(key, subject, &history)
     }
 
-    fn inputs(&mut self, key: UnitKey, subject: &str, history: &History) -> Result<()> {
+    fn inputs(&mut self, key: UnitKey, subject: &str, record: Option<&WorkUnit>, history: &History) -> Result<()> {
         let inputs = self.archive.inputs(key);
         let Some(inputs) = self.readable(subject, inputs)? else { return Ok(()) };
         let texts = [&inputs.prompt, &inputs.template, &inputs.unit_type].into_iter().flatten();
         for bytes in texts.map(String::as_bytes).chain([&*inputs.options]).chain(inputs.payload.as_deref()) {
             self.search(subject, bytes);
         }
-        check_inputs(&inputs, history, &mut self.findings.about(subject));
+        let notes = &mut self.findings.about(subject);
+        check_inputs(&inputs, history, notes);
+        if let Some(unit) = record {
+            check_digest(unit, &inputs, history, notes);
+        }
         Ok(())
     }
 
@@ -190,8 +194,14 @@ fn check_inputs(inputs: &StoredInputs, history: &History, notes: &mut Notes<'_>)
     } else if !history.is_purged && history.is_whole() && is_gone {
         notes.add(Invariant::I13, "has no inputs any more, but was never purged");
     }
-    let digest = inputs_digest(&inputs.content_hash, inputs.prompt_hash.as_ref());
+}
+
+/// The journal says what was inserted, and under which name.
+fn check_digest(unit: &WorkUnit, inputs: &StoredInputs, history: &History, notes: &mut Notes<'_>) {
+    let StoredInputs { unit_type, template, options, content_hash, prompt_hash, .. } = inputs;
+    let (unit_type, template) = (unit_type.as_deref(), template.as_deref());
+    let digest = inputs_digest(unit.id.as_str(), unit_type, template, options, content_hash, prompt_hash.as_ref());
     if history.is_whole() && history.inputs_digest != Some(digest) {
-        notes.add(Invariant::I13, "its inputs are not what the journal says");
+        notes.add(Invariant::I13, "its name or its inputs are not what the journal says");
     }
 }

@@ -110,7 +110,7 @@ fn check_digest(scene: &Scene<'_>, attempt: &Attempt, rows: &[&JournalEntry]) {
     let result = scene.repository.attempt_result(attempt.key).expect("a result can be read");
     let charges = scene.repository.charges(attempt.key).expect("charges can be read");
     assert!(charges.is_sorted_by(|a, b| a.model < b.model), "charges are in the order of their models");
-    let digest = result.digest(attempt.outcome, attempt.failure.as_ref(), &charges);
+    let digest = result.digest(attempt, &charges);
     assert_eq!(last.digest, Some(digest), "{:?} left something else", attempt.key);
 }
 

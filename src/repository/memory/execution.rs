@@ -26,7 +26,8 @@ impl Store {
         record.result.rendered_prompt.clone_from(&beginning.rendered_prompt);
 
         let step = Step::new(lease.unit, Change::Start, UnitStatus::Assigned, By::from(lease.owner));
-        self.record(Step { attempt_number: Some(lease.attempt_number), ..step }, now);
+        let digest = Some(beginning.digest());
+        self.record(Step { attempt_number: Some(lease.attempt_number), digest, ..step }, now);
         Ok(())
     }
 

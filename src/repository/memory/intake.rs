@@ -11,7 +11,7 @@ use crate::job::{Job, JobId, NewJob};
 use crate::lease::{Claim, OwnerId};
 use crate::repository::rules;
 use crate::repository::{By, ClaimRequest, Claimant, Insertion, Intake, Result, Scope, Slot, Submitted, actor, loss};
-use crate::unit::{Change, Inputs, NewUnit, UnitId, UnitKey, UnitStatus, inputs_digest};
+use crate::unit::{Change, Inputs, NewUnit, UnitId, UnitKey, UnitStatus};
 use crate::worker::{Worker, WorkerId, WorkerStatus};
 
 /// What a claim is granted under.
@@ -63,11 +63,11 @@ impl Store {
                 Some(found) if is_same(found, &inputs) => Insertion::AlreadyExists(found.key),
                 Some(found) => Insertion::Conflict(found.key),
                 None => {
-                    let deadline_ms = rules::queue_deadline_ms(new, intake, now);
+                    let (deadline_ms, digest) = (rules::queue_deadline_ms(new, intake, now), inputs.digest);
                     let mut unit = UnitRecord::new(self.next_unit_key(), job_id, new, (id, inputs), now);
                     unit.accepted_by = accepted_by;
                     unit.queue_deadline_ms = deadline_ms;
-                    Insertion::Inserted(self.add_unit(unit, now))
+                    Insertion::Inserted(self.add_unit(unit, digest, now))
                 }
             };
             insertions.push(insertion);
@@ -79,9 +79,8 @@ impl Store {
         UnitKey(next_number(self.units.len()))
     }
 
-    fn add_unit(&mut self, unit: UnitRecord, now: Moment) -> UnitKey {
+    fn add_unit(&mut self, unit: UnitRecord, digest: Hash, now: Moment) -> UnitKey {
         let key = unit.key;
-        let digest = inputs_digest(&unit.content_hash, unit.prompt_hash.as_ref());
         let by = unit.accepted_by.map_or_else(|| By::whom(actor::CALLER), By::from);
         self.names.insert((unit.job_id, unit.id.to_string()), key);
         self.units.insert(key, unit);
@@ -108,12 +107,13 @@ impl Store {
         self.check_owner(terms.owner)?;
 
         let Some(found) = self.find(job_id, id.as_str()) else {
+            let digest = inputs.digest;
             let mut unit = UnitRecord::new(self.next_unit_key(), job_id, new, (id, inputs), now);
             unit.accepted_by = Some(terms.owner);
             if unit.is_due(now) {
                 self.check_take(terms.owner, slot)?;
             }
-            let key = self.add_unit(unit, now);
+            let key = self.add_unit(unit, digest, now);
             return self.claim_if_due(key, slot, terms, None, now);
         };
         if let Some(difference) = rules::difference(&found.content_hash, found.prompt_hash.as_ref(), &inputs) {
@@ -150,7 +150,7 @@ impl Store {
         }
         unit.prompt.clone_from(&new.prompt);
         unit.prompt_hash = inputs.prompt_hash;
-        Some(inputs.digest())
+        Some(inputs.digest)
     }
 
     fn claim_if_due(

@@ -337,6 +337,6 @@ impl AttemptRecord {
 
     /// The hash over how it ended and what it left behind.
     pub(super) fn digest(&self) -> Hash {
-        self.result.digest(self.attempt.outcome, self.attempt.failure.as_ref(), &self.charges)
+        self.result.digest(&self.attempt, &self.charges)
     }
 }

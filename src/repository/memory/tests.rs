@@ -182,7 +182,7 @@ fn what_a_lost_attempt_reports_stays_on_the_attempt() {
     assert_eq!(scene.changes(), expected);
     let row = scene.checked_journal().pop().unwrap();
     let charges = scene.repository.charges(lost.attempt()).unwrap();
-    assert_eq!(row.digest, Some(result.digest(attempts[0].outcome, attempts[0].failure.as_ref(), &charges)));
+    assert_eq!(row.digest, Some(result.digest(&attempts[0], &charges)));
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn a_purge_removes_contents_and_keeps_what_proves_them() {
     let rows = scene.checked_journal();
     let closing = rows.iter().find(|row| row.head.is_some()).unwrap();
     let charges = scene.repository.charges(lease.attempt()).unwrap();
-    assert_eq!(closing.digest, Some(result.digest(Some(Outcome::Failed), report.ending.failure(), &charges)));
+    assert_eq!(closing.digest, Some(result.digest(&scene.repository.attempts(key).unwrap()[0], &charges)));
     assert_eq!(closing.head, Some(message.link));
 
     // Its own report is still recognised, another one no longer kept, and nothing is left to be done again.
@@ -305,7 +305,8 @@ fn a_submission_completes_the_prompt_only_with_the_row_that_vouches_for_it() {
     let Submitted::Claimed(claim) = submit(unit("a")).unwrap() else { panic!("it is due") };
     assert_eq!(claim.unit.prompt.as_deref(), Some("do it"));
     let inputs = scene.repository.inputs(key).unwrap();
-    let digest = crate::unit::inputs_digest(&inputs.content_hash, inputs.prompt_hash.as_ref());
+    let (content, prompt) = (&inputs.content_hash, inputs.prompt_hash.as_ref());
+    let digest = crate::unit::inputs_digest("a", None, None, &inputs.options, content, prompt);
     assert_eq!(scene.checked_journal().pop().unwrap().digest, Some(digest));
 
     assert!(matches!(submit(unit("a")).unwrap(), Submitted::Running(_)));

@@ -67,6 +67,7 @@ impl Book<'_> {
         lease: &Lease,
         rendered_prompt: Option<&str>,
         provenance: Option<&[u8]>,
+        digest: Hash,
     ) -> Answer<()> {
         let unit = self.held_or_stale(lease)?;
         let Some(to) = unit.status.after(Change::Start) else { return Ok(()) };
@@ -96,7 +97,7 @@ impl Book<'_> {
                 actor: &lease.owner.to_string(),
                 reason: None,
                 conversation: None,
-                digest: None,
+                digest: Some(digest),
             },
         )?;
         Ok(())
@@ -354,7 +355,7 @@ impl Book<'_> {
                 actor: &lease.owner.to_string(),
                 reason: None,
                 conversation: None,
-                digest: Some(stored.digest(attempt.outcome, attempt.failure.as_ref(), &charged)),
+                digest: Some(stored.digest(&attempt, &charged)),
             },
         )?;
         Err(stale())
@@ -410,7 +411,8 @@ impl Book<'_> {
         self.give_back(now, unit, closing.outcome)?;
         let charges = read_charges(self.connection, attempt)?;
         let left = read_attempt_result(self.connection, attempt)?;
-        let digest = left.digest(Some(closing.outcome), closing.failure.as_ref(), &charges);
+        let closed = read_attempt(self.connection, attempt)?.expect("it was just closed");
+        let digest = left.digest(&closed, &charges);
         self.record(
             now,
             Entry {

@@ -296,7 +296,8 @@ impl Repository for SqliteRepository {
         let (now, lease, prompt) = (self.shared.clock.now(), lease.clone(), beginning.rendered_prompt.clone());
         let provenance = beginning.provenance.as_ref().map(to_json).transpose()?;
         let order = Order::new("start").attempt(lease.attempt()).bytes(prompt.as_ref().map_or(0, String::len));
-        self.run(order, move |book| book.start(now, &lease, prompt.as_deref(), provenance.as_deref()))
+        let digest = beginning.digest();
+        self.run(order, move |book| book.start(now, &lease, prompt.as_deref(), provenance.as_deref(), digest))
     }
 
     fn append(&self, lease: &Lease, follows: u32, messages: &[Message]) -> Result<()> {

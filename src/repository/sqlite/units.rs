@@ -17,7 +17,7 @@ use crate::repository::rules::{self, Pause};
 use crate::repository::{
     By, CancelAnswer, ClaimRequest, Claimant, Insertion, Intake, RepositoryError, Scope, Slot, Submitted, actor,
 };
-use crate::unit::{Change, Inputs, NewUnit, UnitId, UnitKey, UnitStatus, WorkUnit, inputs_digest};
+use crate::unit::{Change, Inputs, NewUnit, UnitId, UnitKey, UnitStatus, WorkUnit};
 use crate::worker::{WorkerId, WorkerStatus};
 
 /// A unit that is to be stored, checked and serialised by its caller, so that the writer need not.
@@ -224,7 +224,7 @@ impl Book<'_> {
         }
         let mut update = self.connection.prepare_cached("UPDATE work_units SET has_prompt = 1 WHERE key = ?1")?;
         update.execute([unit.key.0])?;
-        Ok(Some(inputs_digest(&row.inputs.content_hash, Some(prompt_hash))))
+        Ok(Some(row.inputs.digest))
     }
 
     /// The unit of this name, and how it differs from the row if it does.
@@ -288,7 +288,7 @@ impl Book<'_> {
                 actor: owner.as_deref().unwrap_or(actor::CALLER),
                 reason: None,
                 conversation: None,
-                digest: Some(row.inputs.digest()),
+                digest: Some(row.inputs.digest),
             },
         )?;
         Ok(key)

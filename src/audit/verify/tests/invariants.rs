@@ -295,17 +295,56 @@ fn i13_what_the_storage_says_is_found() {
 #[test]
 fn i13_altered_inputs_are_found() {
     let finding = |inputs: fn(&mut StoredInputs)| Tampered { inputs, ..Tampered::nothing_of(completed()) }.findings();
+    let payload = finding(|inputs| inputs.payload = Some(b"[]".to_vec()));
+    assert_eq!(payload, ["I13 unit `a41`: its inputs are not what was stored: their hash differs"]);
     let options = finding(|inputs| inputs.options = b"{\"timeout\":1}".to_vec());
-    assert_eq!(options, ["I13 unit `a41`: its inputs are not what was stored: their hash differs"]);
+    let said = "I13 unit `a41`: its name or its inputs are not what the journal says";
+    assert_eq!(options, ["I13 unit `a41`: its inputs are not what was stored: their hash differs", said]);
     let prompt = finding(|inputs| inputs.prompt = Some("Do evil.".to_owned()));
     assert_eq!(prompt, ["I13 unit `a41`: its prompt is not what was stored: its hash differs"]);
     let both = finding(|inputs| {
         inputs.prompt = Some("Do evil.".to_owned());
         inputs.prompt_hash = Some(crate::unit::prompt_hash("Do evil."));
     });
-    assert_eq!(both, ["I13 unit `a41`: its inputs are not what the journal says"]);
+    assert_eq!(both, [said]);
     let gone = finding(|inputs| inputs.payload = None);
     assert_eq!(gone, ["I13 unit `a41`: has no inputs any more, but was never purged"]);
+}
+
+#[test]
+fn i13_what_was_left_of_the_inputs_is_checked_after_a_purge_too() {
+    let pool = completed();
+    purge(&pool);
+    let units = |units: &mut Vec<WorkUnit>| units[0].id = crate::UnitId::new("a42").unwrap();
+    let finding = "I13 unit `a42`: its name or its inputs are not what the journal says";
+    assert_eq!(Tampered { units, ..Tampered::nothing_of(pool) }.findings(), [finding]);
+    let pool = completed();
+    purge(&pool);
+    let inputs = |inputs: &mut StoredInputs| inputs.unit_type = Some("page".to_owned());
+    let finding = "I13 unit `a41`: its name or its inputs are not what the journal says";
+    assert_eq!(Tampered { inputs, ..Tampered::nothing_of(pool) }.findings(), [finding]);
+}
+
+#[test]
+fn i13_an_altered_beginning_is_found_while_the_attempt_runs() {
+    let result = |result: &mut AttemptResult| result.rendered_prompt = Some("Do evil.".to_owned());
+    let finding = "I13 attempt 1 of unit `a41`: what it was started with is not what the journal says";
+    assert_eq!(Tampered { result, ..Tampered::nothing_of(running()) }.findings(), [finding]);
+}
+
+#[test]
+fn i13_an_altered_record_of_an_attempt_is_found() {
+    let finding =
+        "I13 attempt 1 of unit `a41`: how it ended, what it left, or what it cost is not what the journal says";
+    let alterations: [fn(&mut Vec<Attempt>); 4] = [
+        |attempts| attempts[0].session_id = Some("another".to_owned()),
+        |attempts| attempts[0].messages_lost = 1,
+        |attempts| attempts[0].started_at = None,
+        |attempts| attempts[0].worker_id = WorkerId::new("another").unwrap(),
+    ];
+    for attempts in alterations {
+        assert_eq!(Tampered { attempts, ..Tampered::nothing_of(completed()) }.findings(), [finding]);
+    }
 }
 
 #[test]
