@@ -3,16 +3,18 @@
 use chrono::{DateTime, Utc};
 use rusqlite::types::{FromSqlError, Type, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row, params};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::book::{Answer, Book};
 use crate::attempt::{Attempt, AttemptKey, AttemptResult, Failure, FailureKind, Outcome, OutputFile};
 use crate::chain::Hash;
-use crate::conversation::{Raw, from_json};
+use crate::conversation::{Raw, from_json, to_json};
 use crate::job::JobId;
 use crate::lease::{Lease, OwnerId};
 use crate::money::{Charge, Money, Tokens};
 use crate::repository::rules::Pause;
-use crate::unit::{UnitId, UnitKey, UnitStatus};
+use crate::unit::{UnitId, UnitKey, UnitStatus, shortened};
 use crate::worker::WorkerId;
 
 type BoxedError = Box<dyn std::error::Error + Send + Sync>;
@@ -47,7 +49,7 @@ pub(super) fn optional_time(row: &Row<'_>, column: usize) -> rusqlite::Result<Op
 /// A value stored under its name.
 pub(super) fn named<T>(row: &Row<'_>, column: usize, from_name: fn(&str) -> Option<T>) -> rusqlite::Result<T> {
     let name = row.get_ref(column)?.as_str()?;
-    from_name(name).ok_or_else(|| unreadable(column, Type::Text, format!("`{name}` is no such name")))
+    from_name(name).ok_or_else(|| unreadable(column, Type::Text, format!("`{}` is no such name", shortened(name))))
 }
 
 /// A name that was checked when it was written.
@@ -60,18 +62,33 @@ pub(super) fn worker_id(row: &Row<'_>, column: usize) -> rusqlite::Result<Worker
 }
 
 /// JSON in a BLOB.
-pub(super) fn json<T: serde::de::DeserializeOwned>(row: &Row<'_>, column: usize) -> rusqlite::Result<T> {
+pub(super) fn json<T: DeserializeOwned>(row: &Row<'_>, column: usize) -> rusqlite::Result<T> {
     let bytes = row.get_ref(column)?.as_blob()?;
     from_json(bytes).map_err(|error| unreadable(column, Type::Blob, error))
 }
 
-pub(super) fn optional_json<T: serde::de::DeserializeOwned>(
-    row: &Row<'_>,
-    column: usize,
-) -> rusqlite::Result<Option<T>> {
+pub(super) fn optional_json<T: DeserializeOwned>(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<T>> {
     match row.get_ref(column)? {
         ValueRef::Null => Ok(None),
         _ => json(row, column).map(Some),
+    }
+}
+
+/// JSON whose value is hashed, not its bytes: only the very bytes that we would write have one hash.
+fn exact_json<T: DeserializeOwned + Serialize>(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<T>> {
+    let Some(value) = optional_json(row, column)? else { return Ok(None) };
+    match to_json(&value) {
+        Ok(written) if written == row.get_ref(column)?.as_blob()? => Ok(Some(value)),
+        _ => Err(unreadable(column, Type::Blob, "it is not as it was written")),
+    }
+}
+
+/// A truth, which is 0 or 1 and nothing else.
+fn truth(row: &Row<'_>, column: usize) -> rusqlite::Result<bool> {
+    match row.get(column)? {
+        0 => Ok(false),
+        1 => Ok(true),
+        number => Err(unreadable(column, Type::Integer, FromSqlError::OutOfRange(number))),
     }
 }
 
@@ -101,18 +118,22 @@ pub(super) fn read_attempt_result(connection: &Connection, attempt: AttemptKey) 
         result.result = row.get::<_, Option<Vec<u8>>>(1)?.map(Raw::from);
         result.output = row.get(2)?;
         result.late_result = row.get::<_, Option<Vec<u8>>>(3)?.map(Raw::from);
-        result.purged = optional_json(row, 4)?;
+        result.purged = exact_json(row, 4)?;
     }
     let mut select = connection.prepare_cached(
-        "SELECT path, size_bytes, hash
+        "SELECT path, size_bytes, hash, position
          FROM output_files
          WHERE unit_key = ?1 AND attempt_number = ?2
          ORDER BY position",
     )?;
-    let files = select.query_map(key, |row| {
-        Ok(OutputFile { path: row.get(0)?, size_bytes: unsigned(row, 1)?, hash: blob(row, 2)? })
-    })?;
-    result.output_files = files.collect::<rusqlite::Result<_>>()?;
+    let mut rows = select.query(key)?;
+    while let Some(row) = rows.next()? {
+        let file = OutputFile { path: row.get(0)?, size_bytes: unsigned(row, 1)?, hash: blob(row, 2)? };
+        if unsigned(row, 3)? != result.output_files.len() as u64 {
+            return Err(unreadable(3, Type::Integer, "a file is missing before this one"));
+        }
+        result.output_files.push(file);
+    }
     Ok(result)
 }
 
@@ -146,8 +167,8 @@ pub(super) fn read_charges(connection: &Connection, attempt: AttemptKey) -> rusq
             model: row.get(0)?,
             tokens: tokens(row, 1)?,
             amount: row.get::<_, Option<i64>>(6)?.map(Money::from_nanos),
-            price: optional_json(row, 7)?,
-            is_estimated: row.get(8)?,
+            price: exact_json(row, 7)?,
+            is_estimated: truth(row, 8)?,
         })
     })?;
     charges.collect()
@@ -259,11 +280,11 @@ fn attempt(row: &Row<'_>) -> rusqlite::Result<Attempt> {
         started_at: optional_time(row, 6)?,
         ended_at: optional_time(row, 7)?,
         outcome: if is_open { None } else { Some(named(row, 8, Outcome::from_name)?) },
-        is_counted: row.get(9)?,
+        is_counted: truth(row, 9)?,
         failure: failure(row, 10, 11)?,
         session_id: row.get(12)?,
-        process: optional_json(row, 13)?,
-        provenance: optional_json(row, 14)?,
+        process: exact_json(row, 13)?,
+        provenance: exact_json(row, 14)?,
         message_count: row.get(15)?,
         head: optional_blob(row, 16)?,
         messages_lost: row.get(17)?,
