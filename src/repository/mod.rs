@@ -173,6 +173,13 @@ pub struct JournalEntry {
     pub link: Hash,
 }
 
+impl JournalEntry {
+    /// How many bytes of content it has.
+    pub(crate) fn len_bytes(&self) -> usize {
+        self.actor.len() + self.reason.as_ref().map_or(0, String::len)
+    }
+}
+
 /// Where a new unit belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Intake {

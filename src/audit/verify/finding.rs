@@ -126,7 +126,7 @@ pub(super) struct Findings {
 impl Findings {
     pub(super) fn add(&mut self, invariant: Invariant, subject: &str, problem: impl Into<String>) {
         if self.kept.len() < FINDING_LIMIT {
-            self.kept.push(Finding::new(invariant, subject, problem));
+            self.kept.push(Finding::new(invariant, subject, shown(problem.into())));
         } else {
             self.left_out += 1;
         }
@@ -135,6 +135,15 @@ impl Findings {
     /// Collects what is found about one subject.
     pub(super) fn about<'a>(&'a mut self, subject: &'a str) -> Notes<'a> {
         Notes { findings: self, subject }
+    }
+}
+
+/// A problem may quote what is stored, which may be of any length.
+fn shown(problem: String) -> String {
+    const SHOWN_CHARS: usize = 500;
+    match problem.char_indices().nth(SHOWN_CHARS) {
+        Some((end, _)) => format!("{}…", &problem[..end]),
+        None => problem,
     }
 }
 
@@ -171,5 +180,12 @@ mod tests {
             findings.add(Invariant::I13, "the journal", "is damaged");
         }
         assert_eq!((findings.kept.len(), findings.left_out), (FINDING_LIMIT, 7));
+    }
+
+    #[test]
+    fn a_long_problem_is_cut() {
+        let mut findings = Findings::default();
+        findings.add(Invariant::I13, "the journal", "ü".repeat(10_000));
+        assert_eq!(findings.kept[0].problem.chars().count(), 501);
     }
 }

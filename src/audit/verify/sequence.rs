@@ -86,8 +86,10 @@ impl<T, Read: FnMut(i64, usize) -> Result<Page<T>>> Iterator for Sequence<T, Rea
                     self.single_until = position.max(self.after.saturating_add(1));
                 }
                 Err(error @ RepositoryError::Corrupt { position, .. }) => {
-                    self.go_on_behind(position);
-                    return Some(Ok(Err(Damage { position: Some(position), problem: explain(&error) })));
+                    // A position that was passed before names nothing: all the rest is out of reach.
+                    let position = Some(position).filter(|position| *position > self.after);
+                    self.go_on_behind(position.unwrap_or(self.after));
+                    return Some(Ok(Err(Damage { position, problem: explain(&error) })));
                 }
                 Err(error) => {
                     self.end = End::Reached;

@@ -1,5 +1,7 @@
 //! The units: each against its journal, its attempts and its inputs.
 
+use std::collections::HashSet;
+
 use super::Audit;
 use super::finding::{Invariant, Notes};
 use super::history::History;
@@ -132,8 +134,8 @@ fn check_numbers(attempts: &[Attempt], history: &History, notes: &mut Notes<'_>)
             notes.add(Invariant::I8, format!("attempt {} is in place of attempt {expected}", attempt.key.number));
         }
     }
-    let is_missing = |number: &&u32| !attempts.iter().any(|attempt| attempt.key.number == **number);
-    for number in history.attempts.keys().filter(is_missing) {
+    let stored: HashSet<u32> = attempts.iter().map(|attempt| attempt.key.number).collect();
+    for number in history.attempts.keys().filter(|number| !stored.contains(number)) {
         notes.add(Invariant::I8, format!("attempt {number} is in the journal, but is not stored"));
     }
 }

@@ -83,11 +83,12 @@ impl Store {
 
     /// How many bytes of content a unit brings onto a page.
     fn content_bytes(&self, unit: &UnitRecord) -> usize {
-        let inputs = unit.payload.as_ref().map_or(0, Vec::len) + unit.prompt.as_ref().map_or(0, String::len);
+        let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        let inputs = unit.payload.as_ref().map_or(0, Vec::len) + text(&unit.prompt) + text(&unit.template);
         let last = self.attempts_of(unit.key).next_back().map(|record| &record.result);
         let outputs = last.map_or(0, |result| {
             let json = result.result.as_ref().map_or(0, |json| json.as_bytes().len());
-            json + result.output.as_ref().map_or(0, String::len)
+            json + text(&result.rendered_prompt) + text(&result.output)
         });
         inputs + outputs
     }
@@ -171,7 +172,7 @@ impl Store {
         is_meant: impl Fn(&JournalEntry) -> bool,
     ) -> Result<Page<JournalEntry>> {
         let rows = self.journal.iter().filter(|row| row.seq > after && is_meant(row));
-        rules::page(limit, rows.map(|row| Ok(PageItem { key: row.seq, len_bytes: 0, item: row.clone() })))
+        rules::page(limit, rows.map(|row| Ok(PageItem { key: row.seq, len_bytes: row.len_bytes(), item: row.clone() })))
     }
 
     pub(super) fn owners(&self) -> Vec<Owner> {

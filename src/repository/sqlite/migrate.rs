@@ -115,7 +115,7 @@ fn shape(connection: &Connection) -> rusqlite::Result<Vec<String>> {
     let mut select = connection.prepare(
         "SELECT type || ' ' || name || ': ' || coalesce(sql, '')
          FROM sqlite_schema
-         WHERE name NOT LIKE 'sqlite_stat%'
+         WHERE NOT (type = 'table' AND name IN ('sqlite_stat1', 'sqlite_stat4'))
          ORDER BY type, name",
     )?;
     let rows = select.query_map([], |row| row.get::<_, String>(0))?;

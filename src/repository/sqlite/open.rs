@@ -504,22 +504,31 @@ pub(super) enum Reading {
 /// Finds out how a database can be read.
 pub(super) fn reading(place: &Place, busy_timeout: Duration) -> std::result::Result<Reading, OpenError> {
     let path = place.path();
-    let try_shared = || -> rusqlite::Result<u32> {
+    let try_shared = || -> rusqlite::Result<Connection> {
         let connection = reading_connection(place, busy_timeout)?;
         connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get::<_, i64>(0))?;
-        migrate::version(&connection)
+        Ok(connection)
     };
     match try_shared() {
-        Ok(version) => check_version(path, version).map(|()| Reading::Shared),
+        Ok(connection) => check_content(path, &connection).map(|()| Reading::Shared),
         Err(error) => match error.sqlite_error_code() {
             Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => {
-                let has_log = fs::metadata(log_of(path)).is_ok_and(|log| log.len() > 0);
-                let unreadable = OpenError::UnreadableLog { path: path.to_owned() };
-                if has_log { Err(unreadable) } else { Ok(Reading::Immutable) }
+                if fs::metadata(log_of(path)).is_ok_and(|log| log.len() > 0) {
+                    return Err(OpenError::UnreadableLog { path: path.to_owned() });
+                }
+                let connection = immutable_connection(place).map_err(|error| OpenError::sqlite(path, error))?;
+                check_content(path, &connection).map(|()| Reading::Immutable)
             }
             _ => Err(OpenError::sqlite(path, error)),
         },
     }
+}
+
+/// What is read must be tables of ours: a view of the same name could do anything, and for ever.
+fn check_content(path: &Path, connection: &Connection) -> std::result::Result<(), OpenError> {
+    let version = migrate::version(connection).map_err(|error| OpenError::sqlite(path, error))?;
+    check_version(path, version)?;
+    check_schema(path, connection)
 }
 
 /// A connection to a file that nobody can write.
@@ -534,6 +543,8 @@ fn prepare(connection: &Connection) -> rusqlite::Result<()> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
+    // Damage within a page shows when it is read, not when it is followed.
+    connection.pragma_update(None, "cell_size_check", true)?;
     // Otherwise SQLite plans a statement again whenever a parameter changes that might matter to a partial index.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     connection.set_prepared_statement_cache_capacity(STATEMENT_CACHE);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
+use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, params, params_from_iter};
 use serde_json::Value;
 
 use super::messages::read_content;
@@ -25,13 +25,18 @@ use crate::unit::{Change, UnitKey, UnitStatus, WorkUnit};
 /// A row that was found but cannot be understood is damage; anything else is the storage's own trouble.
 fn understood<T>(read: rusqlite::Result<T>, what: impl FnOnce() -> (String, i64)) -> Result<T> {
     read.map_err(|error| match error {
-        rusqlite::Error::SqliteFailure(..) => super::writer::failure_of(&error),
+        rusqlite::Error::SqliteFailure(failure, _) if !is_damage(failure.code) => super::writer::failure_of(&error),
         rusqlite::Error::QueryReturnedNoRows => RepositoryError::storage(error.to_string()),
         damage => {
             let (what, position) = what();
             RepositoryError::corrupt(what, position, damage)
         }
     })
+}
+
+/// Whether SQLite stumbled over the file itself. Only a damaged row is larger than SQLite would ever store.
+fn is_damage(code: ErrorCode) -> bool {
+    matches!(code, ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase | ErrorCode::TooBig)
 }
 
 fn stored<T>(read: rusqlite::Result<T>) -> Result<T> {
@@ -49,19 +54,17 @@ fn read_page<T>(
 ) -> Result<Page<T>> {
     let mut select = stored(connection.prepare_cached(sql))?;
     let mut rows = stored(select.query(parameters))?;
-    let items = std::iter::from_fn(|| {
-        let row = match stored(rows.next()) {
-            Ok(row) => row?,
-            Err(error) => return Some(Err(error)),
-        };
-        let key = match stored(row.get(0)) {
-            Ok(key) => key,
-            Err(error) => return Some(Err(error)),
-        };
-        let item = understood(read(row), || (what(key), key));
-        Some(item.map(|(len_bytes, item)| PageItem { key, len_bytes, item }))
-    });
-    rules::page(limit, items)
+    let mut last = 0;
+    let mut next = || {
+        // What has no key is named by the row before it.
+        let behind_last = || (format!("what follows {}", what(last)), last);
+        let Some(row) = understood(rows.next(), behind_last)? else { return Ok(None) };
+        let key = understood(row.get(0), behind_last)?;
+        last = key;
+        let (len_bytes, item) = understood(read(row), || (what(key), key))?;
+        Ok(Some(PageItem { key, len_bytes, item }))
+    };
+    rules::page(limit, std::iter::from_fn(|| next().transpose()))
 }
 
 /// One more than the page holds, so that the last page is known as such.
@@ -111,7 +114,9 @@ fn measured_unit_of(connection: &Connection, row: &Row<'_>) -> rusqlite::Result<
     let text_bytes = |text: &Option<String>| text.as_ref().map_or(0, String::len);
     let payload_bytes = row.get_ref(6)?.as_blob_or_null()?.map_or(0, <[u8]>::len);
     let result_bytes = left.result.as_ref().map_or(0, |json| json.as_bytes().len());
-    let len_bytes = payload_bytes + text_bytes(&prompt) + result_bytes + text_bytes(&left.output);
+    let template_bytes = row.get_ref(8)?.as_bytes_or_null()?.map_or(0, <[u8]>::len);
+    let texts = [&prompt, &left.rendered_prompt, &left.output];
+    let len_bytes = payload_bytes + template_bytes + result_bytes + texts.into_iter().map(text_bytes).sum::<usize>();
     let result = left.result.as_ref().map(|json| from_json(json.as_bytes())).transpose();
     let unit = WorkUnit {
         key,
@@ -362,7 +367,7 @@ fn journal_row(row: &Row<'_>) -> rusqlite::Result<(usize, JournalEntry)> {
         digest: optional_blob(row, 12)?,
         link: blob(row, 13)?,
     };
-    Ok((0, entry))
+    Ok((entry.len_bytes(), entry))
 }
 
 /// Which rows of the journal.
@@ -408,6 +413,10 @@ pub(super) fn integrity(connection: &Connection) -> Result<Vec<String>> {
             // Damage so deep that the check itself stops is what it was to find.
             Err(error) => problems.push(error.to_string()),
         }
+    }
+    if !problems.is_empty() {
+        // The next check reads whole tables, and a damaged one may never end.
+        return Ok(problems);
     }
     let mut check = stored(connection.prepare("PRAGMA foreign_key_check"))?;
     let lines = stored(check.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, Option<i64>>(1)?))))?;
