@@ -94,6 +94,13 @@ pub const PAGE_LIMIT: usize = 1_000;
 /// After how many bytes of content a page ends, though items are left.
 pub const PAGE_LIMIT_BYTES: usize = 8 * 1024 * 1024;
 
+/// How many bytes a message may have, as JSON and with what the provider sent. Nothing longer is read either.
+pub const MESSAGE_LIMIT_BYTES: usize = 256 * 1024 * 1024;
+
+/// How many bytes the text of a message that is being written may have: less than a whole one, since
+/// JSON may need six times as many.
+pub const PARTIAL_LIMIT_BYTES: usize = 32 * 1024 * 1024;
+
 /// How many units one purge takes.
 pub const PURGE_LIMIT: usize = 100;
 

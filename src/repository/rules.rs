@@ -7,11 +7,14 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::{Intake, PAGE_LIMIT, PAGE_LIMIT_BYTES, Page, RepositoryError, Result, Slot, loss};
+use super::{
+    Intake, MESSAGE_LIMIT_BYTES, PAGE_LIMIT, PAGE_LIMIT_BYTES, PARTIAL_LIMIT_BYTES, Page, RepositoryError, Result,
+    Slot, loss,
+};
 use crate::attempt::{Attempt, AttemptKey, AttemptReport, AttemptResult, Outcome, ResultHashes};
 use crate::chain::Hash;
 use crate::clock::{Moment, whole_milliseconds};
-use crate::conversation::{Raw, from_json, to_json};
+use crate::conversation::{MessageContent, Raw, from_json, to_json};
 use crate::job::{Job, NewJob};
 use crate::lease::{Lease, Owner};
 use crate::money::Charge;
@@ -69,6 +72,23 @@ pub(crate) fn check_worker_change(change: WorkerChange) -> Result<()> {
     use WorkerChange::{GiveBack, TakeBelowCapacity, TakeToCapacity};
     if matches!(change, TakeBelowCapacity | TakeToCapacity | GiveBack) {
         return Err(RepositoryError::Invalid(format!("{change} comes with a claim or its end, not by itself")));
+    }
+    Ok(())
+}
+
+/// Checks that a message is not too long to be read again.
+pub(crate) fn check_content(content: &MessageContent) -> Result<()> {
+    check_len("a message", content.len_bytes(), MESSAGE_LIMIT_BYTES)
+}
+
+/// Checks that a text will not be too long for a message.
+pub(crate) fn check_partial(text: &str) -> Result<()> {
+    check_len("a partial message", text.len(), PARTIAL_LIMIT_BYTES)
+}
+
+fn check_len(what: &str, len_bytes: usize, limit_bytes: usize) -> Result<()> {
+    if len_bytes > limit_bytes {
+        return Err(RepositoryError::Invalid(format!("{what} has {len_bytes} bytes, {limit_bytes} are allowed")));
     }
     Ok(())
 }

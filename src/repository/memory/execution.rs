@@ -34,6 +34,7 @@ impl Store {
     pub(super) fn append(&mut self, lease: &Lease, follows: u32, messages: &[Message], now: Moment) -> Result<()> {
         let contents: Vec<MessageContent> =
             messages.iter().map(MessageContent::of).collect::<std::result::Result<_, _>>()?;
+        contents.iter().try_for_each(rules::check_content)?;
         let record = self.held_attempt(lease)?;
         let count = record.message_count();
         let known = count.checked_sub(follows).ok_or_else(|| rules::gap(lease, count, follows))?;
@@ -48,6 +49,7 @@ impl Store {
     }
 
     pub(super) fn partial(&mut self, lease: &Lease, text: &str) -> Result<()> {
+        rules::check_partial(text)?;
         self.held_attempt(lease)?.partial = Some(text.to_owned()).filter(|text| !text.is_empty());
         Ok(())
     }

@@ -8,16 +8,13 @@ use rusqlite::types::{FromSqlError, Type};
 
 use crate::chain::Hash;
 use crate::conversation::{Message, MessageContent, Role};
-use crate::repository::Result;
+use crate::repository::{MESSAGE_LIMIT_BYTES, Result, rules};
 
 /// From this size on compression is faster than writing what it saves; below it costs more than it gives.
 const COMPRESSED_FROM_BYTES: usize = 32 * 1024;
 
 /// The fastest level: the next ones save little more of a conversation.
 const COMPRESSION_LEVEL: i32 = 1;
-
-/// A stored message cannot grow beyond this when it is read, whatever it claims to be.
-const CONTENT_LIMIT_BYTES: usize = 1024 * 1024 * 1024;
 
 /// How body and raw are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,15 +47,18 @@ impl Encoding {
     pub(super) fn decode(self, bytes: Vec<u8>) -> io::Result<Vec<u8>> {
         match self {
             Encoding::Plain => Ok(bytes),
-            Encoding::Zstd => {
-                use io::Read;
-                let mut content = Vec::new();
-                let mut reader = zstd::stream::Decoder::new(bytes.as_slice())?.take(CONTENT_LIMIT_BYTES as u64);
-                reader.read_to_end(&mut content)?;
-                Ok(content)
-            }
+            Encoding::Zstd => zstd::bulk::decompress(&bytes, claimed_len(&bytes)?),
         }
     }
+}
+
+/// How long some compressed bytes claim to be, if that can be true. They cannot grow beyond it.
+fn claimed_len(bytes: &[u8]) -> io::Result<usize> {
+    let claimed = zstd::zstd_safe::get_frame_content_size(bytes).ok().flatten();
+    let len = claimed.and_then(|len| usize::try_from(len).ok()).filter(|len| *len <= MESSAGE_LIMIT_BYTES);
+    len.ok_or_else(|| {
+        io::Error::new(io::ErrorKind::InvalidData, "no message of ours is so long, or says nothing of it")
+    })
 }
 
 /// A message that is to be inserted.
@@ -74,6 +74,7 @@ pub(super) struct NewMessage {
 impl NewMessage {
     pub(super) fn of(message: &Message) -> Result<NewMessage> {
         let content = MessageContent::of(message)?;
+        rules::check_content(&content)?;
         let content_hash = content.hash();
         let is_long = content.len_bytes() >= COMPRESSED_FROM_BYTES;
         let encoding = if is_long { Encoding::Zstd } else { Encoding::Plain };
@@ -83,7 +84,7 @@ impl NewMessage {
 
     /// What was said of a message before its attempt ended.
     pub(super) fn partial(text: String) -> NewMessage {
-        NewMessage::of(&Message::assistant(text).partial()).expect("a text is flat")
+        NewMessage::of(&Message::assistant(text).partial()).expect("a text is flat, and was measured")
     }
 
     pub(super) fn len_bytes(&self) -> usize {

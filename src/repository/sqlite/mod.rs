@@ -311,6 +311,7 @@ impl Repository for SqliteRepository {
     }
 
     fn partial(&self, lease: &Lease, text: &str) -> Result<()> {
+        rules::check_partial(text)?;
         let (lease, attempt, text) = (lease.clone(), lease.attempt(), text.to_owned());
         let order = Order::new("partial").attempt(attempt).bytes(text.len());
         // What is lost of a partial message comes again with the next.
