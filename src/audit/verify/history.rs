@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use chrono::{DateTime, Utc};
+
 use super::finding::{Invariant, Notes};
 use super::sequence::Sequence;
 use crate::attempt::{Attempt, Outcome};
@@ -18,10 +20,16 @@ pub(super) struct History {
     pub(super) damaged_rows: u64,
     /// Where the last row left it; `None` if that cannot be read.
     pub(super) last: Option<Last>,
+    /// When it was inserted.
+    pub(super) created_at: Option<DateTime<Utc>>,
+    /// By which change it ended, and when; `None` if it has not.
+    pub(super) ended: Option<(Change, DateTime<Utc>)>,
     /// The hash of its inputs.
     pub(super) inputs_digest: Option<Hash>,
     /// Whether its contents were removed.
     pub(super) is_purged: bool,
+    /// When they were.
+    pub(super) purged_at: Option<DateTime<Utc>>,
     /// How many attempts it had when it was last requeued.
     pub(super) attempts_before_requeue: u32,
     /// What became of its attempts, by number.
@@ -182,11 +190,20 @@ impl History {
     fn take(&mut self, row: &JournalEntry) {
         self.rows += 1;
         self.last = Some(Last { status: row.to, fence: row.fence });
+        if row.from != Some(row.to) {
+            self.ended = row.to.is_terminal().then_some((row.change, row.at));
+        }
         match row.change {
-            Change::Insert => self.inputs_digest = row.digest,
+            Change::Insert => {
+                self.inputs_digest = row.digest;
+                self.created_at = Some(row.at);
+            }
             // A claim brings the prompt that the unit was inserted without.
             Change::Claim => self.inputs_digest = row.digest.or(self.inputs_digest),
-            Change::Purge => self.is_purged = true,
+            Change::Purge => {
+                self.is_purged = true;
+                self.purged_at = Some(row.at);
+            }
             Change::Requeue => self.attempts_before_requeue = self.attempts.keys().next_back().copied().unwrap_or(0),
             _ => {}
         }

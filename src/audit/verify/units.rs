@@ -6,9 +6,9 @@ use super::Audit;
 use super::finding::{Invariant, Notes};
 use super::history::History;
 use super::sequence::Sequence;
-use crate::attempt::{Attempt, RELEASE_LIMIT};
-use crate::repository::{Result, StoredInputs, UnitFilter};
-use crate::unit::{UnitKey, WorkUnit, content_hash, inputs_digest, prompt_hash};
+use crate::attempt::{Attempt, Failure, FailureKind, RELEASE_LIMIT};
+use crate::repository::{Result, StoredInputs, UnitFilter, rules};
+use crate::unit::{Change, UnitKey, UnitStatus, WorkUnit, content_hash, inputs_digest, prompt_hash};
 
 impl Audit<'_> {
     pub(super) fn units(&mut self) -> Result<()> {
@@ -77,6 +77,7 @@ impl Audit<'_> {
             check_lease(attempts, record, &history, notes);
             if let Some(unit) = record {
                 check_bounds(unit, attempts, &history, notes);
+                check_failure(unit, attempts, &history, notes);
             }
         }
         for attempt in attempts.iter().flatten() {
@@ -124,6 +125,25 @@ fn check_record(unit: &WorkUnit, history: &History, notes: &mut Notes<'_>) {
     }
     if unit.purged_at.is_some() != history.is_purged && history.is_whole() {
         notes.add(Invariant::I13, "was purged by its record or by its journal, but not by both");
+    }
+    let is_purged_at_another_time = unit.purged_at.zip(history.purged_at).is_some_and(|(here, there)| here != there);
+    let times = (Some(unit.created_at), unit.completed_at);
+    let told = (history.created_at, history.ended.map(|(_, at)| at));
+    if history.is_whole() && (times != told || is_purged_at_another_time) {
+        notes.add(Invariant::I13, "its times are not those of its journal rows");
+    }
+}
+
+/// A unit fails as its last attempt did, or because it waited too long for one.
+fn check_failure(unit: &WorkUnit, attempts: &[Attempt], history: &History, notes: &mut Notes<'_>) {
+    let waited = Failure::new(FailureKind::QUEUE_TIMEOUT, rules::QUEUE_TIMEOUT_MESSAGE);
+    let expected = match history.ended {
+        Some((Change::QueueTimeout, _)) => Some(&waited),
+        Some(_) if unit.status == UnitStatus::Failed => attempts.last().and_then(|last| last.failure.as_ref()),
+        _ => None,
+    };
+    if history.is_whole() && unit.failure.as_ref() != expected {
+        notes.add(Invariant::I13, "it failed otherwise than its last attempt");
     }
 }
 
