@@ -82,8 +82,9 @@ impl<T, Read: FnMut(i64, usize) -> Result<Page<T>>> Iterator for Sequence<T, Rea
                         None => self.end = End::Reached,
                     }
                 }
-                Err(RepositoryError::Corrupt { position, .. }) if limit > 1 => {
-                    self.single_until = position.max(self.after.saturating_add(1));
+                // Behind the last key of all there is nothing that single items could be counted up to.
+                Err(RepositoryError::Corrupt { position, .. }) if limit > 1 && self.after < i64::MAX => {
+                    self.single_until = position.max(self.after + 1);
                 }
                 Err(error @ RepositoryError::Corrupt { position, .. }) => {
                     // A position that was passed before names nothing: all the rest is out of reach.
@@ -154,6 +155,13 @@ mod tests {
         let (whole, damaged) = read_all(|_, _| Err(RepositoryError::corrupt("it", 0, "a test")));
         assert_eq!((whole.len(), damaged.len()), (0, 2));
         assert_eq!(damaged[1].problem, "what follows 0 cannot be reached");
+    }
+
+    #[test]
+    fn damage_at_the_largest_key_of_all_is_passed_once() {
+        let (whole, damaged) = read_all(|_, _| Err(RepositoryError::corrupt("it", i64::MAX, "a test")));
+        assert_eq!(whole.len(), 0);
+        assert_eq!(damaged.iter().map(|damage| damage.position).collect::<Vec<_>>(), [Some(i64::MAX), None, None]);
     }
 
     #[test]
