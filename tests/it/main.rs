@@ -3,10 +3,13 @@
 // Without a file to keep them in, what is tested here is tested in the library itself.
 #![cfg(any(feature = "sqlite", feature = "sqlite-system"))]
 
+mod child;
 mod children;
 mod concurrency;
 mod conformance;
 mod crash;
+mod damage;
+mod exact;
 mod faulty;
 mod property;
 mod storage;

@@ -1,0 +1,115 @@
+//! Rows that are missing, swapped or too many.
+
+use workcrew::audit::verify::{Verification, Verify};
+use workcrew::repository::sqlite::SqliteArchive;
+
+use super::life::Life;
+use super::table::reckless;
+
+/// What is found after some statements.
+fn verification_after(verify: &Verify, sql: &str) -> Verification {
+    let life = Life::lived();
+    let connection = reckless(&life.path());
+    connection.execute_batch(sql).unwrap_or_else(|error| panic!("{sql}: {error}"));
+    connection.close().unwrap();
+    verify.run(&SqliteArchive::open(life.path()).unwrap()).unwrap()
+}
+
+fn assert_found(sql: &str, expected: &str) {
+    let verification = verification_after(&Verify::new(), sql);
+    assert!(verification.to_string().contains(expected), "{sql}: {verification}");
+}
+
+#[test]
+fn a_missing_row_is_found_wherever_it_was() {
+    let retried = "(SELECT key FROM work_units WHERE id = 'retried')";
+    let of_third = format!("unit_key = {retried} AND attempt_number = 3");
+    assert_found(&format!("DELETE FROM messages WHERE {of_third} AND number = 1"), "message 2 follows message 0");
+    assert_found(&format!("DELETE FROM messages WHERE {of_third} AND number = 2"), "has 1 messages, but ended with 2");
+    assert_found(&format!("DELETE FROM messages WHERE {of_third}"), "has 0 messages, but ended with 2");
+    let left = "is not what the journal says";
+    assert_found(&format!("DELETE FROM attempt_results WHERE {of_third}"), left);
+    assert_found(&format!("DELETE FROM charges WHERE {of_third} AND model = 'large'"), left);
+    assert_found(&format!("DELETE FROM output_files WHERE {of_third} AND position = 1"), left);
+    assert_found(&format!("DELETE FROM output_files WHERE {of_third} AND position = 0"), "a file is missing");
+    assert_found(&format!("DELETE FROM attempts WHERE unit_key = {retried} AND number = 1"), "is not stored");
+    assert_found(&format!("DELETE FROM unit_inputs WHERE unit_key = {retried}"), "are about units that are there");
+    assert_found("DELETE FROM jobs", "is not there, but has 9 units");
+    assert_found("DELETE FROM owners", "is not registered");
+    assert_found("DELETE FROM workers", "is not there, but holds 1 units");
+}
+
+#[test]
+fn swapped_messages_and_contents_are_found() {
+    let messages = "unit_key = (SELECT key FROM work_units WHERE id = 'long') AND attempt_number = 1";
+    let swap = format!(
+        "UPDATE messages SET number = 99 WHERE {messages} AND number = 1;
+         UPDATE messages SET number = 1 WHERE {messages} AND number = 2;
+         UPDATE messages SET number = 2 WHERE {messages} AND number = 99;"
+    );
+    assert_found(&swap, "message 1 does not link to the one before");
+    let other = format!("(SELECT body FROM messages WHERE {messages} AND number = 1)");
+    assert_found(&format!("UPDATE messages SET body = {other} WHERE {messages} AND number = 2"), "its hash differs");
+}
+
+#[test]
+fn a_message_that_was_added_is_found() {
+    let add = "INSERT INTO messages
+               SELECT unit_key, attempt_number, 3, at, role, encoding, body, raw, content_hash, link
+               FROM messages
+               WHERE unit_key = (SELECT key FROM work_units WHERE id = 'retried') AND attempt_number = 3 AND number = 2";
+    assert_found(add, "message 3 does not link to the one before");
+    assert_found(add, "has 3 messages, but ended with 2");
+}
+
+#[test]
+fn a_deleted_or_swapped_journal_row_is_found() {
+    assert_found("DELETE FROM journal WHERE seq = 10", "row 11 follows row 9");
+    assert_found("DELETE FROM journal WHERE seq = 1", "row 2 follows row 0");
+    let swap = "UPDATE journal SET seq = -1 WHERE seq = 7;
+                UPDATE journal SET seq = 7 WHERE seq = 8;
+                UPDATE journal SET seq = 8 WHERE seq = -1;";
+    assert_found(swap, "row 7 was altered, or does not link to the one before");
+}
+
+#[test]
+fn a_truncated_journal_is_found_by_a_head_that_was_kept_elsewhere() {
+    let life = Life::lived();
+    let whole = Verify::new().run(&SqliteArchive::open(life.path()).unwrap()).unwrap();
+    let last = "(SELECT key FROM work_units WHERE id = 'later')";
+    let cut = format!(
+        "DELETE FROM unit_inputs WHERE unit_key = {last};
+         DELETE FROM journal WHERE unit_key = {last};
+         DELETE FROM work_units WHERE id = 'later';"
+    );
+    assert!(verification_after(&Verify::new(), &cut).is_clean(), "nothing inside the database tells");
+    let verify = Verify::new().known_head(whole.journal_rows, whole.journal_head.unwrap());
+    let verification = verification_after(&verify, &cut);
+    assert_eq!(verification.findings.len(), 1, "{verification}");
+    assert!(verification.to_string().contains(&format!("row {} is gone", whole.journal_rows)), "{verification}");
+    assert!(verify.run(&SqliteArchive::open(life.path()).unwrap()).unwrap().is_clean());
+}
+
+#[test]
+fn a_deleted_unit_is_found() {
+    let tables = [
+        "messages",
+        "attempt_results",
+        "output_files",
+        "charges",
+        "partials",
+        "checkpoints",
+        "unit_inputs",
+        "attempts",
+    ];
+    for id in ["purged", "retried", "running", "waiting"] {
+        let key = format!("(SELECT key FROM work_units WHERE id = '{id}')");
+        let contents: String =
+            tables.iter().map(|table| format!("DELETE FROM {table} WHERE unit_key = {key};")).collect();
+        let journal = format!("DELETE FROM journal WHERE unit_key = {key};");
+        let unit = format!("DELETE FROM work_units WHERE id = '{id}';");
+        assert_found(&unit, "refers to nothing");
+        assert_found(&format!("{contents}{unit}"), "are about units that are there");
+        assert_found(&format!("{contents}{journal}{unit}"), "follows row");
+    }
+}
