@@ -81,7 +81,7 @@ CREATE INDEX work_units_leased ON work_units (lease_owner, lease_until_boot_ms) 
 CREATE INDEX work_units_accepted ON work_units (accepted_by) WHERE status = 'PENDING' AND accepted_by IS NOT NULL;
 -- Serves: expire, which fails what waited too long.
 CREATE INDEX work_units_queued ON work_units (queue_deadline_boot_ms) WHERE queue_deadline_boot_ms IS NOT NULL;
--- Serves: list what went wrong.
+-- Serves: list what FAILED, or what was CANCELLED, in the order of keys.
 CREATE INDEX work_units_ended_badly ON work_units (job_id, status, key) WHERE status IN ('FAILED', 'CANCELLED');
 
 -- Serves: purge, which takes what ended first.

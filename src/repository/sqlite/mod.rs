@@ -31,6 +31,8 @@ mod messages;
 mod migrate;
 mod open;
 mod owners;
+#[cfg(test)]
+mod plans;
 mod purge;
 mod queue;
 mod read;

@@ -539,7 +539,7 @@ pub(super) fn immutable_connection(place: &Place) -> rusqlite::Result<Connection
 }
 
 /// What holds for every connection: nothing that is stored is executed, and a plan once made is kept.
-fn prepare(connection: &Connection) -> rusqlite::Result<()> {
+pub(super) fn prepare(connection: &Connection) -> rusqlite::Result<()> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;

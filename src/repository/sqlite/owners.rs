@@ -165,7 +165,7 @@ impl Book<'_> {
             lost.extend(self.leases_of(owner, None)?.into_iter().map(|unit| (unit, reason)));
         }
         let ran_out = self
-            .units("WHERE u.lease_owner IS NOT NULL AND u.lease_until_boot_ms <= ?1 ORDER BY u.key", [now.boot_ms])?;
+            .units("WHERE u.lease_owner IS NOT NULL AND u.lease_until_boot_ms <= ?1 ORDER BY +u.key", [now.boot_ms])?;
         let of_the_living = |unit: &HotUnit| unit.lease.as_ref().is_some_and(|(owner, _)| !gone.contains_key(owner));
         lost.extend(ran_out.into_iter().filter(of_the_living).map(|unit| (unit, loss::LEASE_RAN_OUT)));
         lost.sort_by_key(|(unit, _)| unit.key);
@@ -184,9 +184,9 @@ impl Book<'_> {
     /// Takes back leases of a job that ran out, as far as their units can be claimed at once.
     pub(super) fn expire_for_claim(&mut self, now: Moment, job_id: JobId, limit: usize) -> Answer<usize> {
         let units = self.units(
-            "WHERE u.lease_owner IS NOT NULL AND u.lease_until_boot_ms <= ?1 AND u.job_id = ?2
+            "WHERE u.lease_owner IS NOT NULL AND u.lease_until_boot_ms <= ?1 AND +u.job_id = ?2
                AND u.status IN ('ASSIGNED', 'PROCESSING') AND u.attempts_used < u.max_retries
-             ORDER BY u.key
+             ORDER BY +u.key
              LIMIT ?3",
             params![now.boot_ms, job_id.0, i64::try_from(limit).unwrap_or(i64::MAX)],
         )?;

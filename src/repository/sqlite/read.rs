@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use rusqlite::types::Value as Sql;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, params, params_from_iter};
 use serde_json::Value;
 
@@ -199,16 +200,22 @@ pub(super) fn unit(connection: &Connection, job_id: JobId, id: &str) -> Result<W
     }
 }
 
-pub(super) fn units(connection: &Connection, filter: &UnitFilter, after: i64, limit: usize) -> Result<Page<WorkUnit>> {
-    use rusqlite::types::Value as Sql;
+/// The statement for a list of units but for its limit, and what to bind to it.
+pub(super) fn units_query(filter: &UnitFilter, after: i64) -> (String, Vec<Sql>) {
     let mut conditions = vec!["u.key > ?".to_owned()];
     let mut parameters: Vec<Sql> = vec![after.into()];
     let mut require = |condition: &str, parameter: Sql| {
         conditions.push(condition.to_owned());
         parameters.push(parameter);
     };
+    // Units that ended badly have an index in the order of their keys; others are found by walking along the keys. The
+    // plus keeps SQLite from another index, by which it would sort the whole job for every page.
+    let bad_end = match (filter.job_id, &*filter.statuses) {
+        (Some(_), [status @ (UnitStatus::Failed | UnitStatus::Cancelled)]) => Some(status),
+        _ => None,
+    };
     if let Some(job_id) = filter.job_id {
-        require("u.job_id = ?", job_id.0.into());
+        require(if bad_end.is_some() { "u.job_id = ?" } else { "+u.job_id = ?" }, job_id.0.into());
     }
     if let Some(unit_type) = &filter.unit_type {
         require("i.unit_type = ?", unit_type.clone().into());
@@ -216,13 +223,19 @@ pub(super) fn units(connection: &Connection, filter: &UnitFilter, after: i64, li
     if let Some(kind) = &filter.failure_kind {
         require("u.failure_kind = ?", kind.clone().into());
     }
-    if !filter.statuses.is_empty() {
-        let names: Vec<String> = filter.statuses.iter().map(|status| format!("'{}'", status.name())).collect();
+    if let Some(status) = bad_end {
+        conditions.push(format!("u.status IN ('FAILED', 'CANCELLED') AND u.status = '{status}'"));
+    } else if !filter.statuses.is_empty() {
+        let names: Vec<String> = filter.statuses.iter().map(|status| format!("'{status}'")).collect();
         conditions.push(format!("u.status IN ({})", names.join(", ")));
     }
-    parameters.push(sql_limit(limit).into());
     let conditions = conditions.join(" AND ");
-    let sql = format!("SELECT {UNIT_COLUMNS} WHERE {conditions} ORDER BY u.key LIMIT ?");
+    (format!("SELECT {UNIT_COLUMNS} WHERE {conditions} ORDER BY u.key LIMIT ?"), parameters)
+}
+
+pub(super) fn units(connection: &Connection, filter: &UnitFilter, after: i64, limit: usize) -> Result<Page<WorkUnit>> {
+    let (sql, mut parameters) = units_query(filter, after);
+    parameters.push(sql_limit(limit).into());
     let what = |key| format!("unit key {key}");
     let parameters = params_from_iter(parameters);
     read_page(connection, &sql, parameters, limit, what, |row| measured_unit_of(connection, row))
