@@ -598,8 +598,10 @@ pub trait Repository: Archive {
 
     /// Adds messages behind the first `follows` ones of the attempt.
     ///
-    /// Messages that are already there are not added again. A gap is [`Invalid`](RepositoryError::Invalid).
-    /// It may return before the messages are durable; then staleness is told by the next verb that waits.
+    /// Messages that are already there are not added again. Behind a gap they are not taken, which is
+    /// [`Invalid`](RepositoryError::Invalid) and counts them as lost.
+    ///
+    /// It may return before the messages are durable; then such an error is told by the next verb that waits.
     fn append(&self, lease: &Lease, follows: u32, messages: &[Message]) -> Result<()>;
 
     /// Replaces the text of the message that is being written; an empty text removes it.

@@ -246,6 +246,12 @@ pub(crate) fn gap(lease: &Lease, count: u32, follows: u32) -> RepositoryError {
     ))
 }
 
+/// Messages that were to be stored are not there.
+pub(crate) fn lost(lease: &Lease, messages: u32) -> RepositoryError {
+    let Lease { unit_id, attempt_number, .. } = lease;
+    RepositoryError::Invalid(format!("{messages} messages of attempt {attempt_number} of unit `{unit_id}` are lost"))
+}
+
 /// The charges of an attempt, by model, once further ones replaced those of the same model.
 pub(crate) fn charged(stored: &[Charge], further: &[Charge]) -> Vec<Charge> {
     let all = stored.iter().chain(further).map(|charge| (charge.model.as_str(), charge));

@@ -37,7 +37,11 @@ impl Store {
         contents.iter().try_for_each(rules::check_content)?;
         let record = self.held_attempt(lease)?;
         let count = record.message_count();
-        let known = count.checked_sub(follows).ok_or_else(|| rules::gap(lease, count, follows))?;
+        let Some(known) = count.checked_sub(follows) else {
+            // Written down as well: another repository may not be able to tell at once.
+            record.attempt.messages_lost += u32::try_from(messages.len()).unwrap_or(u32::MAX);
+            return Err(rules::gap(lease, count, follows));
+        };
 
         if !messages.is_empty() {
             record.partial = None;
@@ -54,8 +58,11 @@ impl Store {
         Ok(())
     }
 
-    pub(super) fn flush(&self, lease: &Lease) -> Result<()> {
-        self.held(lease).map(drop).ok_or_else(|| RepositoryError::stale(lease))
+    pub(super) fn flush(&mut self, lease: &Lease) -> Result<()> {
+        match self.held_attempt(lease)?.attempt.messages_lost {
+            0 => Ok(()),
+            lost => Err(rules::lost(lease, lost)),
+        }
     }
 
     pub(super) fn progress(&mut self, lease: &Lease, progress: &Progress) -> Result<()> {
@@ -96,7 +103,7 @@ impl Store {
         record.result.result = result;
         record.result.output.clone_from(&report.output);
         record.result.output_files.clone_from(&report.output_files);
-        record.attempt.messages_lost = report.messages_lost;
+        record.attempt.messages_lost += report.messages_lost;
         if report.session_id.is_some() {
             record.attempt.session_id.clone_from(&report.session_id);
         }

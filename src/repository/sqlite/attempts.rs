@@ -110,6 +110,7 @@ impl Book<'_> {
         let mut conversation = self.conversation(attempt, lease.fence)?;
         let count = conversation.message_count;
         if follows > count {
+            self.refuse_messages(attempt, u32::try_from(messages.len()).unwrap_or(u32::MAX))?;
             return Err(rules::gap(lease, count, follows).into());
         }
         if conversation.has_partial && !messages.is_empty() {
@@ -120,6 +121,15 @@ impl Book<'_> {
             self.add_message(attempt, &mut conversation, now.wall, message)?;
         }
         self.remember(attempt, conversation);
+        Ok(())
+    }
+
+    /// Writes down that messages were not taken: nobody may be waiting to be told.
+    fn refuse_messages(&self, attempt: AttemptKey, messages: u32) -> rusqlite::Result<()> {
+        let mut update = self.connection.prepare_cached(
+            "UPDATE attempts SET messages_lost = messages_lost + ?3 WHERE unit_key = ?1 AND number = ?2",
+        )?;
+        update.execute(params![attempt.unit.0, attempt.number, messages])?;
         Ok(())
     }
 
@@ -182,13 +192,13 @@ impl Book<'_> {
     /// That everything appended so far is durable follows from this being so.
     pub(super) fn flush(&mut self, lease: &Lease) -> Answer<()> {
         self.held_or_stale(lease)?;
-        let loss = self.loss(lease.attempt());
-        if loss.is_failure {
-            let (Lease { unit_id, attempt_number, .. }, lost) = (lease, loss.messages);
-            let problem = format!("{lost} messages of attempt {attempt_number} of unit `{unit_id}` are lost");
-            return Err(RepositoryError::Invalid(problem).into());
+        let mut select =
+            self.connection.prepare_cached("SELECT messages_lost FROM attempts WHERE unit_key = ?1 AND number = ?2")?;
+        let refused: u32 = select.query_row(params![lease.unit.0, lease.attempt_number], |row| row.get(0))?;
+        match refused.saturating_add(self.failed_messages(lease.attempt())) {
+            0 => Ok(()),
+            lost => Err(rules::lost(lease, lost).into()),
         }
-        loss.gap.map_or(Ok(()), |problem| Err(RepositoryError::Invalid(problem).into()))
     }
 
     pub(super) fn progress(
@@ -456,7 +466,7 @@ impl Book<'_> {
         let mut update = self.connection.prepare_cached(
             "UPDATE attempts
              SET ended_at = ?3, outcome = ?4, is_counted = ?5, failure_kind = ?6, failure_message = ?7,
-                 message_count = ?8, head = ?9, messages_lost = ?10
+                 message_count = ?8, head = ?9, messages_lost = messages_lost + ?10
              WHERE unit_key = ?1 AND number = ?2",
         )?;
         update.execute(params![

@@ -54,8 +54,10 @@ pub(super) struct Memory {
     conversations: HashMap<AttemptKey, Conversation>,
     /// Jobs never change, so this never grows wrong: whether the job has a template.
     jobs: HashMap<JobId, bool>,
-    /// Messages that could not be stored, until the end of their attempt records them.
-    losses: HashMap<AttemptKey, Loss>,
+    /// Messages that the storage failed to take, until the end of their attempt records them.
+    losses: HashMap<AttemptKey, u32>,
+    /// Attempts that the open transaction ends.
+    ended: Vec<AttemptKey>,
     /// Whether messages are linked. Only the bench turns it off, to show what it costs.
     pub(super) is_chained: bool,
 }
@@ -68,42 +70,23 @@ impl Memory {
         Memory { is_chained, ..Memory::default() }
     }
 
+    /// The transaction is durable, and with it the losses of the attempts that it ended.
+    pub(super) fn forget_ended(&mut self) {
+        for attempt in self.ended.drain(..) {
+            self.losses.remove(&attempt);
+        }
+    }
+
+    /// The transaction never was: what was remembered may speak of rows that are not there.
     pub(super) fn forget_uncommitted(&mut self) {
+        self.ended.clear();
         self.conversations.clear();
         self.jobs.clear();
     }
 
-    /// Remembers messages that could not be stored.
-    pub(super) fn lose_messages(&mut self, attempt: AttemptKey, loss: Loss) {
-        self.losses.entry(attempt).or_default().add(loss);
-    }
-}
-
-/// Messages that could not be stored, and why.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Loss {
-    pub(super) messages: u32,
-    /// Whether the storage failed.
-    pub(super) is_failure: bool,
-    /// What was wrong with the latest that did not follow what is there.
-    pub(super) gap: Option<String>,
-}
-
-impl Loss {
-    /// The storage failed before it had these messages.
-    pub(super) fn by_failure(messages: u32) -> Loss {
-        Loss { messages, is_failure: messages > 0, gap: None }
-    }
-
-    /// These messages were to follow others that are not there.
-    pub(super) fn behind_gap(messages: u32, problem: String) -> Loss {
-        Loss { messages, is_failure: false, gap: Some(problem) }
-    }
-
-    fn add(&mut self, further: Loss) {
-        self.messages = self.messages.saturating_add(further.messages);
-        self.is_failure |= further.is_failure;
-        self.gap = further.gap.or(self.gap.take());
+    /// Remembers messages that the storage failed to take.
+    pub(super) fn lose_messages(&mut self, attempt: AttemptKey, messages: u32) {
+        *self.losses.entry(attempt).or_default() += messages;
     }
 }
 
@@ -120,8 +103,6 @@ pub(super) struct Book<'a> {
     pub(super) memory: &'a mut Memory,
     /// Read when first needed: other processes write the same journal.
     journal: Option<JournalHead>,
-    /// What this transaction rejected. The writer remembers it once there was a commit.
-    losses: HashMap<AttemptKey, Loss>,
 }
 
 /// A row for the journal, without its place in it.
@@ -141,7 +122,7 @@ pub(super) struct Entry<'a> {
 
 impl<'a> Book<'a> {
     pub(super) fn open(connection: &'a Connection, memory: &'a mut Memory) -> rusqlite::Result<Book<'a>> {
-        Ok(Book { connection, memory, journal: None, losses: HashMap::new() })
+        Ok(Book { connection, memory, journal: None })
     }
 
     /// Adds a row to the journal.
@@ -192,24 +173,16 @@ impl<'a> Book<'a> {
         self.memory.conversations.insert(attempt, conversation);
     }
 
-    /// Forgets a conversation that is closed, and says how many of its messages were lost.
+    /// Forgets a conversation that is closed, and says how many of its messages the storage failed to take.
     pub(super) fn close_conversation(&mut self, attempt: AttemptKey) -> u32 {
         self.memory.conversations.remove(&attempt);
-        self.loss(attempt).messages
+        self.memory.ended.push(attempt);
+        self.failed_messages(attempt)
     }
 
-    /// What could not be stored of an attempt's messages.
-    pub(super) fn loss(&self, attempt: AttemptKey) -> Loss {
-        let mut loss = self.memory.losses.get(&attempt).cloned().unwrap_or_default();
-        if let Some(further) = self.losses.get(&attempt) {
-            loss.add(further.clone());
-        }
-        loss
-    }
-
-    /// Messages were rejected, which the changes that follow must be told, in this transaction too.
-    pub(super) fn lose_messages(&mut self, attempt: AttemptKey, loss: Loss) {
-        self.losses.entry(attempt).or_default().add(loss);
+    /// How many messages of an attempt the storage failed to take.
+    pub(super) fn failed_messages(&self, attempt: AttemptKey) -> u32 {
+        self.memory.losses.get(&attempt).copied().unwrap_or_default()
     }
 
     /// Whether the job has a template.

@@ -306,7 +306,7 @@ fn network_kind(magic: u32) -> Option<&'static str> {
     })
 }
 
-/// Looks at the header without locks, log or side effects.
+/// Looks at the file without locks, log or side effects.
 fn check_header(path: &Path) -> std::result::Result<(), OpenError> {
     let not_ours = |reason| Err(OpenError::NotOurs { path: path.to_owned(), reason });
     let metadata = fs::metadata(path).map_err(|error| OpenError::failed(path, error))?;
@@ -317,19 +317,22 @@ fn check_header(path: &Path) -> std::result::Result<(), OpenError> {
         return not_ours("it is empty");
     }
     let has_log = log_of(path).exists();
-    let peek = || -> rusqlite::Result<(i32, u32)> {
+    let peek = || -> rusqlite::Result<(Connection, i32, u32)> {
         let connection = Connection::open_with_flags(uri(path, "immutable=1"), read_only())?;
         // While the log is moved into the file, also by somebody who was killed then, the header is ahead of the
         // file. Otherwise SQLite refuses a file that is too short; with this it reads the header all the same.
         connection.pragma_update(None, "writable_schema", has_log)?;
         let application_id = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
-        Ok((application_id, migrate::version(&connection)?))
+        let version = migrate::version(&connection)?;
+        Ok((connection, application_id, version))
     };
-    let (application_id, version) = peek().map_err(|error| OpenError::sqlite(path, error))?;
+    let (connection, application_id, version) = peek().map_err(|error| OpenError::sqlite(path, error))?;
     if application_id != APPLICATION_ID {
         return not_ours("it is the SQLite database of another program");
     }
-    check_version(path, version)
+    check_version(path, version)?;
+    // With a log the file alone does not tell; an older version is looked at once it is today's.
+    if has_log || version < migrate::current_version() { Ok(()) } else { check_schema(path, &connection) }
 }
 
 fn check_version(path: &Path, found: u32) -> std::result::Result<(), OpenError> {

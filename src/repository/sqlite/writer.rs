@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Sender, bounded};
 use rusqlite::{Connection, ErrorCode};
 
-use super::book::{Answer, Book, Fault, Loss, Memory};
+use super::book::{Answer, Book, Fault, Memory};
 use super::open::Place;
 use super::queue::{Lane, Queue};
 use crate::attempt::AttemptKey;
@@ -141,24 +141,15 @@ struct Unawaited<Work> {
     attempt: AttemptKey,
     messages: u32,
     work: Work,
-    /// What of it was rejected.
-    loss: Option<Loss>,
 }
 
 impl<Work: FnMut(&mut Book<'_>) -> Answer<()> + Send> Change for Unawaited<Work> {
     fn apply(&mut self, book: &mut Book<'_>) -> rusqlite::Result<()> {
-        // A run that was rolled back may have decided otherwise.
-        self.loss = None;
         match (self.work)(book) {
             Ok(()) => {}
+            // The work itself wrote down what it did not take, unless the attempt is over.
             Err(Fault::Rejected(rejection)) => {
                 log::debug!("attempt {:?}: {} messages not stored: {rejection}", self.attempt, self.messages);
-                // What comes with a stale lease is nobody's loss: the attempt is over, and every verb says so.
-                if let RepositoryError::Invalid(problem) = rejection {
-                    let loss = Loss::behind_gap(self.messages, problem);
-                    book.lose_messages(self.attempt, loss.clone());
-                    self.loss = Some(loss);
-                }
             }
             Err(Fault::Sqlite(error)) => return Err(error),
         }
@@ -166,12 +157,9 @@ impl<Work: FnMut(&mut Book<'_>) -> Answer<()> + Send> Change for Unawaited<Work>
     }
 
     fn settle(self: Box<Self>, failure: Option<RepositoryError>, memory: &mut Memory) {
-        if let Some(failure) = &failure {
+        if let Some(failure) = failure.filter(|_| self.messages > 0) {
             log::error!("attempt {:?}: {} messages lost: {failure}", self.attempt, self.messages);
-        }
-        let loss = failure.map_or(self.loss, |_| Some(Loss::by_failure(self.messages)));
-        if let Some(loss) = loss {
-            memory.lose_messages(self.attempt, loss);
+            memory.lose_messages(self.attempt, self.messages);
         }
     }
 }
@@ -205,7 +193,7 @@ impl Writer {
         Work: FnMut(&mut Book<'_>) -> Answer<()> + Send + 'static,
     {
         point(order.verb, Stage::Before);
-        self.send(order, Box::new(Unawaited { attempt, messages, work, loss: None }))
+        self.send(order, Box::new(Unawaited { attempt, messages, work }))
     }
 
     fn send(&self, order: Order, change: Box<dyn Change>) -> Result<()> {
@@ -361,7 +349,10 @@ impl WriterThread {
             transaction.commit()
         }));
         let trouble = match attempted {
-            Ok(Ok(())) => return Ok(()),
+            Ok(Ok(())) => {
+                self.memory.forget_ended();
+                return Ok(());
+            }
             Ok(Err(error)) => Trouble::Sqlite(error),
             Err(payload) => {
                 log::error!("the writer panicked: {}", message_of(&*payload));
@@ -373,7 +364,6 @@ impl WriterThread {
         if !self.connection.is_autocommit() {
             let _ = self.connection.execute_batch("ROLLBACK");
         }
-        // What was remembered may speak of rows that were never committed.
         self.memory.forget_uncommitted();
         Err(trouble)
     }
