@@ -6,7 +6,7 @@
 //! | `migrate` | the schema, and how an older one becomes today's |
 //! | `queue`, `writer` | all changes go through one thread, which commits whatever waits as one transaction |
 //! | `book` | an open transaction, the journal's chain, what the writer remembers |
-//! | `units`, `attempts`, `owners`, `purge` | the verbs, in the order a unit travels |
+//! | `units`, `claims`, `attempts`, `owners`, `purge` | the verbs, in the order a unit travels |
 //! | `messages`, `rows` | between rows and records |
 //! | `readers`, `read`, `archive` | reading, beside the writer or without one |
 //!
@@ -27,6 +27,7 @@
 mod archive;
 mod attempts;
 mod book;
+mod claims;
 mod messages;
 mod migrate;
 mod open;
@@ -53,10 +54,11 @@ use serde_json::Value;
 pub use self::archive::SqliteArchive;
 use self::attempts::ReportRow;
 use self::book::Memory;
+use self::claims::{fresh_claim, read_claimed};
 use self::messages::NewMessage;
 pub use self::open::OpenError;
 use self::open::Place;
-use self::units::{NewRow, Taken, fresh_claim, read_claimed};
+use self::units::{NewRow, Taken};
 use self::writer::{Order, Patience, Writer, WriterThread};
 use super::{
     Archive, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Insertion, Intake, JournalEntry, Page,

@@ -1,24 +1,22 @@
 //! Units on their way in: jobs, insert, submit, claim; and what people do to them: cancel, requeue.
 
-use std::collections::HashMap;
 
 use rusqlite::{OptionalExtension, params};
 
-use super::book::{Answer, Book, Conversation, Entry};
+use super::book::{Answer, Book, Entry};
 use super::read;
-use super::rows::{HotUnit, blob, json, named, optional_blob, time, unit_id, worker_id};
-use crate::chain::{self, Hash};
+use super::rows::{HotUnit, blob, json, optional_blob, time};
+use crate::chain::Hash;
 use crate::clock::Moment;
 use crate::conversation::to_json;
 use crate::job::{Job, JobId, NewJob};
-use crate::lease::{Claim, Lease, OwnerId};
-use crate::money::{Cost, Money, Tokens};
+use crate::lease::Lease;
+use crate::money::Money;
 use crate::repository::rules::{self, Pause};
 use crate::repository::{
-    By, CancelAnswer, ClaimRequest, Claimant, Insertion, Intake, RepositoryError, Scope, Slot, Submitted, actor,
+    By, CancelAnswer, Claimant, Insertion, Intake, RepositoryError, Slot, Submitted, actor,
 };
 use crate::unit::{Change, Inputs, NewUnit, UnitId, UnitKey, UnitStatus, WorkUnit};
-use crate::worker::{WorkerId, WorkerStatus};
 
 /// A unit that is to be stored, checked and serialised by its caller, so that the writer need not.
 #[derive(Debug)]
@@ -312,179 +310,6 @@ impl Book<'_> {
         Ok(())
     }
 
-    pub(super) fn claim(&mut self, now: Moment, request: &ClaimRequest) -> Answer<Vec<Claim>> {
-        self.job_has_template(request.job_id)?;
-        let owner = request.claimant.owner;
-        self.check_owner(owner)?;
-        self.check_slots(owner, &request.slots)?;
-        self.make_due_units_ready(now)?;
-        let mut units = self.candidates(now, request)?;
-        let missing = request.slots.len() - units.len();
-        if missing > 0 && request.scope == Scope::Pending && self.expire_for_claim(now, request.job_id, missing)? > 0 {
-            units = self.candidates(now, request)?;
-        }
-        let mut claims = Vec::with_capacity(units.len());
-        for (unit, slot) in units.iter().zip(&request.slots) {
-            let lease = self.grant(now, unit, &request.claimant, slot, None)?;
-            match read::claim_of(self.connection, lease) {
-                Ok(claim) => claims.push(claim),
-                // It stays claimed and will be lost, so that in the end it fails instead of barring the way for ever.
-                Err(error @ RepositoryError::Corrupt { .. }) => log::error!("unit {}: claimed, but {error}", unit.id),
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(claims)
-    }
-
-    /// Moves units whose time has come into the index that claims are served from.
-    fn make_due_units_ready(&mut self, now: Moment) -> Answer<()> {
-        let now_ms = now.wall.timestamp_millis();
-        let mut update = self.connection.prepare_cached(
-            "UPDATE work_units SET not_before = NULL, delay_ms = NULL WHERE not_before IS NOT NULL AND not_before <= ?1",
-        )?;
-        update.execute([now_ms])?;
-        // A unit that is further away than it ever was is due too: the calendar was set back.
-        let mut update = self.connection.prepare_cached(
-            "UPDATE work_units
-             SET not_before = NULL, delay_ms = NULL
-             WHERE not_before IS NOT NULL AND not_before - delay_ms > ?1",
-        )?;
-        update.execute([now_ms])?;
-        Ok(())
-    }
-
-    /// The units that can be claimed, best first, at most one for each slot.
-    fn candidates(&self, now: Moment, request: &ClaimRequest) -> Answer<Vec<HotUnit>> {
-        let owner = request.claimant.owner;
-        let mut units = self.ready_units(now, request, Some(owner))?;
-        if request.scope == Scope::Pending {
-            units.extend(self.ready_units(now, request, None)?);
-            units.sort_by_key(|unit| (std::cmp::Reverse(unit.priority), unit.key));
-            units.truncate(request.slots.len());
-        }
-        Ok(units)
-    }
-
-    fn ready_units(&self, now: Moment, request: &ClaimRequest, accepted_by: Option<OwnerId>) -> Answer<Vec<HotUnit>> {
-        let slots = i64::try_from(request.slots.len()).unwrap_or(i64::MAX);
-        let (job_id, accepted_by) = (request.job_id.0, accepted_by.map(|owner| owner.0));
-        self.units(
-            "WHERE u.status = 'PENDING' AND u.not_before IS NULL
-               AND u.job_id = ?1 AND u.accepted_by IS ?2
-               AND (u.has_prompt OR u.accepted_by IS NOT NULL)
-               AND (u.queue_deadline_boot_ms IS NULL OR u.queue_deadline_boot_ms > ?3)
-             ORDER BY u.priority DESC, u.key
-             LIMIT ?4",
-            params![job_id, accepted_by, now.boot_ms, slots],
-        )
-    }
-
-    /// PENDING → ASSIGNED. The slot was checked.
-    fn grant(
-        &mut self,
-        now: Moment,
-        unit: &HotUnit,
-        claimant: &Claimant,
-        slot: &Slot,
-        digest: Option<Hash>,
-    ) -> Answer<Lease> {
-        let lease = Lease {
-            job_id: unit.job_id,
-            unit_id: unit.id.clone(),
-            unit: unit.key,
-            attempt_number: unit.attempt_count + 1,
-            fence: unit.fence + 1,
-            owner: claimant.owner,
-            worker_id: slot.worker_id.clone(),
-            until_ms: now.boot_ms.saturating_add(rules::milliseconds(claimant.ttl)),
-        };
-        let mut update = self.connection.prepare_cached(
-            "UPDATE work_units
-             SET status = 'ASSIGNED', fence = ?2, attempt_count = ?3, accepted_by = ?4, not_before = NULL,
-                 delay_ms = NULL, queue_deadline_boot_ms = NULL, lease_owner = ?4, lease_worker = ?5,
-                 lease_until_boot_ms = ?6
-             WHERE key = ?1",
-        )?;
-        update.execute(params![
-            lease.unit.0,
-            lease.fence,
-            lease.attempt_number,
-            lease.owner.0,
-            lease.worker_id.as_str(),
-            lease.until_ms
-        ])?;
-        let mut insert = self.connection.prepare_cached(
-            "INSERT INTO attempts (unit_key, number, fence, owner_id, worker_id, claim_token, assigned_at)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-        )?;
-        insert.execute(params![
-            lease.unit.0,
-            lease.attempt_number,
-            lease.fence,
-            lease.owner.0,
-            lease.worker_id.as_str(),
-            claimant.token,
-            now.wall.timestamp_millis()
-        ])?;
-        self.take_on(now, unit.job_id, unit.key, claimant.owner, slot)?;
-        self.record(
-            now,
-            Entry {
-                unit: unit.key,
-                attempt_number: Some(lease.attempt_number),
-                fence: lease.fence,
-                change: Change::Claim,
-                from: Some(UnitStatus::Pending),
-                to: UnitStatus::Assigned,
-                actor: &claimant.owner.to_string(),
-                reason: None,
-                conversation: None,
-                digest,
-            },
-        )?;
-        let head = chain::conversation_genesis(lease.attempt(), lease.fence);
-        self.remember(lease.attempt(), Conversation { message_count: 0, head, has_partial: false });
-        Ok(lease)
-    }
-
-    /// Rejects slots whose workers cannot take as many units as they are offered for.
-    fn check_slots(&self, owner: OwnerId, slots: &[Slot]) -> Answer<()> {
-        let mut workers: HashMap<&WorkerId, Option<(WorkerStatus, u32)>> = HashMap::new();
-        for slot in slots {
-            let worker = match workers.get(&slot.worker_id) {
-                Some(worker) => *worker,
-                None => self.worker_standing(owner, &slot.worker_id)?,
-            };
-            let status = rules::take(slot, worker)?;
-            workers.insert(&slot.worker_id, Some((status, worker.map_or(0, |(_, load)| load) + 1)));
-        }
-        Ok(())
-    }
-
-    /// The status and load of a worker, if there is one.
-    fn worker_standing(&self, owner: OwnerId, id: &WorkerId) -> Answer<Option<(WorkerStatus, u32)>> {
-        let mut select =
-            self.connection.prepare_cached("SELECT status, load FROM workers WHERE owner_id = ?1 AND id = ?2")?;
-        let standing = select
-            .query_row(params![owner.0, id.as_str()], |row| Ok((named(row, 0, WorkerStatus::from_name)?, row.get(1)?)));
-        Ok(standing.optional()?)
-    }
-
-    /// Adds a unit to the load of a worker, which may be new. That it can take it was checked.
-    fn take_on(&mut self, now: Moment, job_id: JobId, unit: UnitKey, owner: OwnerId, slot: &Slot) -> Answer<()> {
-        let mut upsert = self.connection.prepare_cached(
-            "INSERT INTO workers (owner_id, id, job_id, status, capacity, load, current_unit, created_at,
-                                  last_activity_at)
-             VALUES (?1, ?2, ?3, iif(?4 <= 1, 'BUSY', 'READY'), ?4, 1, ?5, ?6, ?6)
-             ON CONFLICT (owner_id, id) DO UPDATE
-             SET load = load + 1, capacity = ?4, status = iif(load + 1 >= ?4, 'BUSY', 'READY'), current_unit = ?5,
-                 last_activity_at = ?6",
-        )?;
-        let now_ms = now.wall.timestamp_millis();
-        upsert.execute(params![owner.0, slot.worker_id.as_str(), job_id.0, slot.capacity, unit.0, now_ms])?;
-        Ok(())
-    }
-
     pub(super) fn cancel(&mut self, now: Moment, job_id: JobId, id: &str, by: &By) -> Answer<CancelAnswer> {
         self.job_has_template(job_id)?;
         let Some(unit) = self.unit_named(job_id, id)? else {
@@ -554,72 +379,4 @@ impl Book<'_> {
         )?;
         Ok(())
     }
-}
-
-/// The leases that a request was granted and that are still held, in the order in which they were.
-pub(super) fn read_claimed(
-    connection: &rusqlite::Connection,
-    owner: OwnerId,
-    token: i64,
-) -> rusqlite::Result<Vec<Lease>> {
-    let mut select = connection.prepare_cached(
-        "SELECT u.job_id, u.id, u.key, u.attempt_count, u.fence, u.lease_worker, u.lease_until_boot_ms
-         FROM work_units u
-         JOIN attempts a ON a.unit_key = u.key AND a.number = u.attempt_count
-         WHERE u.lease_owner = ?1 AND a.claim_token = ?2
-         ORDER BY u.priority DESC, u.key",
-    )?;
-    let leases = select.query_map([owner.0, token], |row| {
-        Ok(Lease {
-            job_id: JobId(row.get(0)?),
-            unit_id: unit_id(row, 1)?,
-            unit: UnitKey(row.get(2)?),
-            attempt_number: row.get(3)?,
-            fence: row.get(4)?,
-            owner,
-            worker_id: worker_id(row, 5)?,
-            until_ms: row.get(6)?,
-        })
-    })?;
-    leases.collect()
-}
-
-/// The claim of a unit that was inserted and claimed at once: all there is to know is in what was inserted.
-pub(super) fn fresh_claim(new: &NewUnit, lease: Lease, now: Moment) -> Claim {
-    let unit = WorkUnit {
-        key: lease.unit,
-        job_id: lease.job_id,
-        id: lease.unit_id.clone(),
-        unit_type: new.unit_type.clone(),
-        status: UnitStatus::Assigned,
-        priority: new.priority,
-        payload: new.payload.clone(),
-        prompt: new.prompt.clone(),
-        template: new.template.clone(),
-        options: new.options.clone(),
-        max_retries: new.max_retries,
-        attempt_count: 1,
-        attempts_used: 0,
-        fence: lease.fence,
-        accepted_by: Some(lease.owner),
-        not_before: None,
-        created_at: now.wall,
-        assigned_at: Some(now.wall),
-        started_at: None,
-        first_message_at: None,
-        completed_at: None,
-        purged_at: None,
-        worker_id: Some(lease.worker_id.clone()),
-        execution_time: None,
-        rendered_prompt: None,
-        result: None,
-        output: None,
-        output_files: Vec::new(),
-        failure: None,
-        session_id: None,
-        process: None,
-        tokens: Tokens::default(),
-        cost: Cost::default(),
-    };
-    Claim { lease, unit, checkpoint: None, resume_session: new.options.resume_session.clone() }
 }

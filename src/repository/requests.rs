@@ -1,0 +1,202 @@
+//! What the verbs of a repository take and answer.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+
+use crate::job::JobId;
+use crate::lease::{Claim, OwnerId};
+use crate::unit::{Change, UnitId, UnitKey, UnitStatus, WorkUnit};
+use crate::worker::WorkerId;
+
+/// Where a new unit belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Intake {
+    /// It waits for whoever pulls the job's units.
+    Open,
+    /// It waits for the pool that accepted it.
+    AcceptedBy(OwnerId),
+}
+
+/// What became of a unit that was to be inserted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Insertion {
+    /// It is new.
+    Inserted(UnitKey),
+    /// It was there with the same content. Nothing of it changed.
+    AlreadyExists(UnitKey),
+    /// The id was there with another content. Nothing of it changed.
+    Conflict(UnitKey),
+}
+
+/// A worker that can take one unit.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Slot {
+    /// The worker.
+    pub worker_id: WorkerId,
+    /// How many units it can work on at a time.
+    pub capacity: u32,
+}
+
+impl Slot {
+    /// A worker that takes one unit at a time.
+    pub fn new(worker_id: WorkerId) -> Slot {
+        Slot { worker_id, capacity: 1 }
+    }
+
+    /// A worker that takes several.
+    pub fn with_capacity(worker_id: WorkerId, capacity: u32) -> Slot {
+        Slot { worker_id, capacity }
+    }
+}
+
+/// For whom units are claimed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Claimant {
+    /// Who will hold the leases.
+    pub owner: OwnerId,
+    /// How long a lease lasts unless renewed.
+    pub ttl: Duration,
+    /// Names this request, so that its answer can be found if it was lost. Fresh for each request.
+    pub token: i64,
+}
+
+impl Claimant {
+    /// A claimant with a fresh token.
+    pub fn new(owner: OwnerId, ttl: Duration) -> Claimant {
+        let (token, _) = uuid::Uuid::new_v4().as_u64_pair();
+        Claimant { owner, ttl, token: token.cast_signed() }
+    }
+}
+
+/// Which pending units may be claimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Only those that the owner accepted.
+    Accepted,
+    /// Those, and the ones that nobody accepted and that have a prompt or a template.
+    Pending,
+}
+
+/// A request for work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ClaimRequest {
+    /// Of which job.
+    pub job_id: JobId,
+    /// For whom.
+    pub claimant: Claimant,
+    /// Which units.
+    pub scope: Scope,
+    /// One for each unit that can be taken.
+    pub slots: Vec<Slot>,
+}
+
+impl ClaimRequest {
+    /// Asks for as many of a job's units as there are slots.
+    pub fn new(job_id: JobId, claimant: Claimant, scope: Scope, slots: Vec<Slot>) -> ClaimRequest {
+        ClaimRequest { job_id, claimant, scope, slots }
+    }
+}
+
+/// What became of a submission.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Submitted {
+    /// It is claimed for the caller.
+    Claimed(Box<Claim>),
+    /// It is stored but not due; it will be claimed when it is.
+    Waiting(Box<WorkUnit>),
+    /// Somebody is working on it.
+    Running(Box<WorkUnit>),
+    /// It was finished before.
+    Finished(Box<WorkUnit>),
+}
+
+/// What the end of an attempt did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Closed {
+    /// The unit's status now.
+    pub status: UnitStatus,
+    /// What happened to the unit.
+    pub change: Change,
+    /// When it may be claimed again, if it may.
+    pub not_before: Option<DateTime<Utc>>,
+}
+
+/// What a sweep did to a unit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Swept {
+    /// The unit's job.
+    pub job_id: JobId,
+    /// The unit's key.
+    pub unit: UnitKey,
+    /// The unit's name.
+    pub unit_id: UnitId,
+    /// The attempt that was lost; `None` if it was waiting.
+    pub attempt_number: Option<u32>,
+    /// What happened.
+    pub change: Change,
+    /// The unit's status now.
+    pub status: UnitStatus,
+}
+
+/// What became of a wish to cancel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CancelAnswer {
+    /// It was waiting, and is CANCELLED.
+    Cancelled,
+    /// It is being executed; its worker is asked to stop.
+    Requested,
+    /// Its worker was asked before.
+    AlreadyRequested,
+    /// It had ended. Nothing changed.
+    AlreadyEnded(UnitStatus),
+}
+
+/// A person, or a program on its behalf, and why it interferes.
+///
+/// ```
+/// use workcrew::repository::By;
+///
+/// let by = By::new("ada", "the input was wrong");
+/// assert_eq!(by.reason.as_deref(), Some("the input was wrong"));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct By {
+    /// Who.
+    pub actor: String,
+    /// Why.
+    pub reason: Option<String>,
+}
+
+impl By {
+    /// Somebody, for a reason.
+    pub fn new(actor: impl Into<String>, reason: impl Into<String>) -> By {
+        By { actor: actor.into(), reason: Some(reason.into()) }
+    }
+
+    /// Somebody who gives no reason.
+    pub fn whom(actor: impl Into<String>) -> By {
+        By { actor: actor.into(), reason: None }
+    }
+}
+
+impl From<OwnerId> for By {
+    fn from(owner: OwnerId) -> By {
+        By::whom(owner.to_string())
+    }
+}
+
+/// What a purge removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Purged {
+    /// Units whose contents are gone.
+    pub units: u64,
+    /// Messages whose contents are gone.
+    pub messages: u64,
+}

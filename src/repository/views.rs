@@ -1,0 +1,218 @@
+//! What is read of a repository beside the records themselves, and the limits of what can be stored.
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+
+use crate::chain::Hash;
+use crate::job::JobId;
+use crate::money::{Cost, Tokens};
+use crate::unit::{Change, UnitKey, UnitStatus};
+
+/// A part of a longer sequence.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Page<T> {
+    /// What is on it, in order.
+    pub items: Vec<T>,
+    /// What to pass as `after` for the next page; `None` at the end.
+    pub next: Option<i64>,
+}
+
+/// How many items a page may have; larger wishes are cut to it.
+pub const PAGE_LIMIT: usize = 1_000;
+
+/// After how many bytes of content a page ends, though items are left.
+pub const PAGE_LIMIT_BYTES: usize = 8 * 1024 * 1024;
+
+/// How many bytes a message may have, as JSON and with what the provider sent. Nothing longer is read either.
+pub const MESSAGE_LIMIT_BYTES: usize = 256 * 1024 * 1024;
+
+/// How many bytes the text of a message that is being written may have: less than a whole one, since
+/// JSON may need six times as many.
+pub const PARTIAL_LIMIT_BYTES: usize = 32 * 1024 * 1024;
+
+/// How many units one purge takes.
+pub const PURGE_LIMIT: usize = 100;
+
+/// Which units are meant. The default is all of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct UnitFilter {
+    /// Only of this job.
+    pub job_id: Option<JobId>,
+    /// Only in one of these; any if empty.
+    pub statuses: Vec<UnitStatus>,
+    /// Only of this type.
+    pub unit_type: Option<String>,
+    /// Only if they FAILED in this way.
+    pub failure_kind: Option<String>,
+}
+
+impl UnitFilter {
+    /// The units of a job.
+    pub fn job(job_id: JobId) -> UnitFilter {
+        UnitFilter { job_id: Some(job_id), ..UnitFilter::default() }
+    }
+
+    /// Only those in this status, or another one that was asked for.
+    pub fn status(mut self, status: UnitStatus) -> UnitFilter {
+        self.statuses.push(status);
+        self
+    }
+
+    /// Only those of this type.
+    pub fn unit_type(mut self, unit_type: impl Into<String>) -> UnitFilter {
+        self.unit_type = Some(unit_type.into());
+        self
+    }
+
+    /// Only those that FAILED in this way.
+    pub fn failure_kind(mut self, kind: impl Into<String>) -> UnitFilter {
+        self.failure_kind = Some(kind.into());
+        self
+    }
+}
+
+/// One row of the journal.
+///
+/// `change`, `from` and `to` are a step that [`UnitStatus::after`] allows. Two kinds of rows leave the
+/// status as it is: a purge, and a late report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct JournalEntry {
+    /// Its place in the journal, growing without gaps.
+    pub seq: i64,
+    /// When it happened.
+    pub at: DateTime<Utc>,
+    /// The unit.
+    pub unit: UnitKey,
+    /// The attempt, if one was concerned.
+    pub attempt_number: Option<u32>,
+    /// The unit's fence after the change.
+    pub fence: i64,
+    /// What happened.
+    pub change: Change,
+    /// The status before; `None` for an insert.
+    pub from: Option<UnitStatus>,
+    /// The status after.
+    pub to: UnitStatus,
+    /// Who did it: an owner, or a person.
+    pub actor: String,
+    /// Why.
+    pub reason: Option<String>,
+    /// How many messages the attempt has, where this row closes one.
+    pub message_count: Option<u32>,
+    /// The last link of its conversation, where this row closes one.
+    pub head: Option<Hash>,
+    /// The hash of what this change stored: the unit's inputs, or what the attempt began with or left.
+    pub digest: Option<Hash>,
+    /// The link of the chain up to and including this row.
+    pub link: Hash,
+}
+
+impl JournalEntry {
+    /// How many bytes of content it has.
+    pub(crate) fn len_bytes(&self) -> usize {
+        self.actor.len() + self.reason.as_ref().map_or(0, String::len)
+    }
+}
+
+/// How many units are in each status.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Counts {
+    /// Waiting.
+    pub pending: u64,
+    /// Claimed.
+    pub assigned: u64,
+    /// Being executed.
+    pub processing: u64,
+    /// Asked to stop.
+    pub cancel_requested: u64,
+    /// Ended well.
+    pub completed: u64,
+    /// Ended badly.
+    pub failed: u64,
+    /// Ended because somebody asked for it.
+    pub cancelled: u64,
+}
+
+impl Counts {
+    /// All units.
+    pub fn total(&self) -> u64 {
+        UnitStatus::ALL.iter().map(|&status| self.of(status)).sum()
+    }
+
+    /// Those in one status.
+    pub fn of(&self, status: UnitStatus) -> u64 {
+        let mut counts = *self;
+        *counts.slot(status)
+    }
+
+    pub(crate) fn add(&mut self, status: UnitStatus, count: u64) {
+        *self.slot(status) += count;
+    }
+
+    fn slot(&mut self, status: UnitStatus) -> &mut u64 {
+        match status {
+            UnitStatus::Pending => &mut self.pending,
+            UnitStatus::Assigned => &mut self.assigned,
+            UnitStatus::Processing => &mut self.processing,
+            UnitStatus::CancelRequested => &mut self.cancel_requested,
+            UnitStatus::Completed => &mut self.completed,
+            UnitStatus::Failed => &mut self.failed,
+            UnitStatus::Cancelled => &mut self.cancelled,
+        }
+    }
+}
+
+/// What one model cost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ModelCost {
+    /// The model.
+    pub model: String,
+    /// What was used of it.
+    pub tokens: Tokens,
+    /// What that cost.
+    pub cost: Cost,
+}
+
+/// What was spent, failed and lost attempts included.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Costs {
+    /// By model, in the order of their names.
+    pub by_model: Vec<ModelCost>,
+}
+
+impl Costs {
+    /// All of it.
+    pub fn total(&self) -> Cost {
+        self.by_model.iter().map(|model| model.cost).sum()
+    }
+
+    /// All tokens.
+    pub fn tokens(&self) -> Tokens {
+        self.by_model.iter().fold(Tokens::default(), |sum, model| sum + model.tokens)
+    }
+}
+
+/// The bytes of a unit's inputs, as an audit checks them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StoredInputs {
+    /// What kind of work it is.
+    pub unit_type: Option<String>,
+    /// The payload as JSON; `None` once it was purged.
+    pub payload: Option<Vec<u8>>,
+    /// The prompt; `None` if there was none, or once it was purged.
+    pub prompt: Option<String>,
+    /// The template.
+    pub template: Option<String>,
+    /// The options as JSON.
+    pub options: Vec<u8>,
+    /// The hash of all but the prompt.
+    pub content_hash: Hash,
+    /// The hash of the prompt.
+    pub prompt_hash: Option<Hash>,
+}
