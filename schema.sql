@@ -6,6 +6,9 @@
 --
 -- Hot and cold are apart: every change of a unit rewrites its small row in work_units; what
 -- is large (payload, prompt, messages, results) is written once, elsewhere.
+--
+-- Checks spell their lists out with OR: for an IN with more than two values SQLite builds a temporary table each time
+-- a row is written, which took more time than writing the row.
 
 PRAGMA application_id = 0x776b6372;  -- "wkcr": without it a file is not ours, and is not touched
 
@@ -38,8 +41,9 @@ CREATE TABLE work_units (
     key                    INTEGER PRIMARY KEY,   -- grows with every insert: the order of units
     job_id                 INTEGER NOT NULL REFERENCES jobs (id),
     id                     TEXT    NOT NULL,      -- the caller's name for it
-    status                 TEXT    NOT NULL CHECK (status IN (
-        'PENDING', 'ASSIGNED', 'PROCESSING', 'CANCEL_REQUESTED', 'COMPLETED', 'FAILED', 'CANCELLED')),
+    status                 TEXT    NOT NULL CHECK (
+        status = 'PENDING' OR status = 'ASSIGNED' OR status = 'PROCESSING' OR status = 'CANCEL_REQUESTED'
+        OR status = 'COMPLETED' OR status = 'FAILED' OR status = 'CANCELLED'),
     priority               INTEGER NOT NULL,      -- larger goes first
     has_prompt             INTEGER NOT NULL,      -- 1 if it can be executed by whoever claims it
     fence                  INTEGER NOT NULL DEFAULT 0,   -- grows with every claim and every expiry
@@ -60,9 +64,9 @@ CREATE TABLE work_units (
     completed_at           INTEGER,
     purged_at              INTEGER,
     -- A lease exists exactly while somebody works on it.
-    CHECK ((lease_owner IS NOT NULL) = (status IN ('ASSIGNED', 'PROCESSING', 'CANCEL_REQUESTED'))),
+    CHECK ((lease_owner IS NOT NULL) = (status = 'ASSIGNED' OR status = 'PROCESSING' OR status = 'CANCEL_REQUESTED')),
     CHECK ((lease_owner IS NULL) = (lease_until_boot_ms IS NULL) AND (lease_owner IS NULL) = (lease_worker IS NULL)),
-    CHECK ((completed_at IS NOT NULL) = (status IN ('COMPLETED', 'FAILED', 'CANCELLED'))),
+    CHECK ((completed_at IS NOT NULL) = (status = 'COMPLETED' OR status = 'FAILED' OR status = 'CANCELLED')),
     CHECK ((failure_kind IS NOT NULL) = (status = 'FAILED'))
 ) STRICT;
 
@@ -82,7 +86,7 @@ CREATE INDEX work_units_accepted ON work_units (accepted_by) WHERE status = 'PEN
 -- Serves: expire, which fails what waited too long.
 CREATE INDEX work_units_queued ON work_units (queue_deadline_boot_ms) WHERE queue_deadline_boot_ms IS NOT NULL;
 -- Serves: list what FAILED, or what was CANCELLED, in the order of keys.
-CREATE INDEX work_units_ended_badly ON work_units (job_id, status, key) WHERE status IN ('FAILED', 'CANCELLED');
+CREATE INDEX work_units_ended_badly ON work_units (job_id, status, key) WHERE status = 'FAILED' OR status = 'CANCELLED';
 
 -- Serves: purge, which takes what ended first.
 CREATE INDEX work_units_to_purge ON work_units (completed_at, key) WHERE completed_at IS NOT NULL AND purged_at IS NULL;
@@ -110,7 +114,9 @@ CREATE TABLE attempts (
     assigned_at   INTEGER NOT NULL,
     started_at    INTEGER,
     ended_at      INTEGER,
-    outcome       TEXT CHECK (outcome IN ('COMPLETED', 'FAILED', 'TIMED_OUT', 'LOST', 'CANCELLED', 'RELEASED')),
+    outcome       TEXT CHECK (
+        outcome = 'COMPLETED' OR outcome = 'FAILED' OR outcome = 'TIMED_OUT' OR outcome = 'LOST' OR outcome = 'CANCELLED'
+        OR outcome = 'RELEASED'),
     is_counted    INTEGER NOT NULL DEFAULT 0,
     failure_kind  TEXT,
     failure_message TEXT,
@@ -155,8 +161,8 @@ CREATE TABLE messages (
     attempt_number INTEGER NOT NULL,
     number         INTEGER NOT NULL,   -- from 1
     at             INTEGER NOT NULL,
-    role           TEXT    NOT NULL CHECK (role IN ('system', 'user', 'assistant', 'tool')),
-    encoding       TEXT    NOT NULL CHECK (encoding IN ('plain', 'zstd')),   -- of body and raw
+    role           TEXT    NOT NULL CHECK (role = 'system' OR role = 'user' OR role = 'assistant' OR role = 'tool'),
+    encoding       TEXT    NOT NULL CHECK (encoding = 'plain' OR encoding = 'zstd'),   -- of body and raw
     body           BLOB,               -- JSON: the normalised message
     raw            BLOB,               -- what the provider sent, byte for byte
     content_hash   BLOB    NOT NULL,   -- over body and raw
@@ -205,8 +211,9 @@ CREATE TABLE workers (
     owner_id         INTEGER NOT NULL REFERENCES owners (id),
     id               TEXT    NOT NULL,
     job_id           INTEGER NOT NULL REFERENCES jobs (id),
-    status           TEXT    NOT NULL CHECK (status IN (
-        'STARTING', 'READY', 'BUSY', 'TAINTED', 'SHUTTING_DOWN', 'TERMINATED', 'DEAD')),
+    status           TEXT    NOT NULL CHECK (
+        status = 'STARTING' OR status = 'READY' OR status = 'BUSY' OR status = 'TAINTED' OR status = 'SHUTTING_DOWN'
+        OR status = 'TERMINATED' OR status = 'DEAD'),
     capacity         INTEGER NOT NULL,
     load             INTEGER NOT NULL CHECK (load >= 0),
     current_unit     INTEGER REFERENCES work_units (key),

@@ -44,19 +44,26 @@ impl Book<'_> {
     }
 
     /// Moves units whose time has come into the index that claims are served from.
+    ///
+    /// A unit that is further away than it ever was is due too: the calendar was set back.
     fn make_due_units_ready(&mut self, now: Moment) -> Answer<()> {
         let now_ms = now.wall.timestamp_millis();
-        let mut update = self.connection.prepare_cached(
-            "UPDATE work_units SET not_before = NULL, delay_ms = NULL WHERE not_before IS NOT NULL AND not_before <= ?1",
+        // Looking is cheap; an update of any number of rows is not, even if there is none.
+        let mut look = self.connection.prepare_cached(
+            "SELECT EXISTS (SELECT 1 FROM work_units WHERE not_before IS NOT NULL AND not_before <= ?1)
+                 OR EXISTS (SELECT 1 FROM work_units WHERE not_before IS NOT NULL AND not_before - delay_ms > ?1)",
         )?;
-        update.execute([now_ms])?;
-        // A unit that is further away than it ever was is due too: the calendar was set back.
-        let mut update = self.connection.prepare_cached(
+        if !look.query_row([now_ms], |row| row.get(0))? {
+            return Ok(());
+        }
+        for sql in [
+            "UPDATE work_units SET not_before = NULL, delay_ms = NULL WHERE not_before IS NOT NULL AND not_before <= ?1",
             "UPDATE work_units
              SET not_before = NULL, delay_ms = NULL
              WHERE not_before IS NOT NULL AND not_before - delay_ms > ?1",
-        )?;
-        update.execute([now_ms])?;
+        ] {
+            self.connection.prepare_cached(sql)?.execute([now_ms])?;
+        }
         Ok(())
     }
 

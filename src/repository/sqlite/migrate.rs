@@ -217,13 +217,14 @@ mod tests {
         assert_eq!(version(&connection).unwrap(), 2);
     }
 
-    /// The names in a `CHECK (column IN (...))` of `schema.sql`.
+    /// The names in a `CHECK (column = 'name' OR ...)` of `schema.sql`.
     fn checked_names(table: &str, column: &str) -> Vec<String> {
         let connection = fresh();
         let sql: String =
             connection.query_row("SELECT sql FROM sqlite_schema WHERE name = ?1", [table], |row| row.get(0)).unwrap();
-        let list = sql.split(&format!("CHECK ({column} IN (")).nth(1).unwrap().split("))").next().unwrap();
-        list.split(',').map(|name| name.trim().trim_matches('\'').to_owned()).collect()
+        let sql = normalised(&sql).replace("( ", "(");
+        let list = sql.split(&format!("CHECK ({column} = '")).nth(1).unwrap().split("')").next().unwrap();
+        list.split(&format!("' OR {column} = '")).map(str::to_owned).collect()
     }
 
     #[test]

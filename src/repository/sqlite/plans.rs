@@ -13,7 +13,7 @@ use crate::repository::UnitFilter;
 use crate::unit::UnitStatus;
 
 /// What stands between quotes in the files that hold SQL, up to their tests.
-const SOURCES: [&str; 7] = [
+const SOURCES: [&str; 8] = [
     include_str!("attempts.rs"),
     include_str!("book.rs"),
     include_str!("owners.rs"),
@@ -21,6 +21,7 @@ const SOURCES: [&str; 7] = [
     include_str!("read.rs"),
     include_str!("rows.rs"),
     include_str!("units.rs"),
+    include_str!("claims.rs"),
 ];
 
 /// A text between quotes, with the constant that it is, if it is one.

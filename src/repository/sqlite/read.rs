@@ -224,7 +224,7 @@ pub(super) fn units_query(filter: &UnitFilter, after: i64) -> (String, Vec<Sql>)
         require("u.failure_kind = ?", kind.clone().into());
     }
     if let Some(status) = bad_end {
-        conditions.push(format!("u.status IN ('FAILED', 'CANCELLED') AND u.status = '{status}'"));
+        conditions.push(format!("u.status = '{status}'"));
     } else if !filter.statuses.is_empty() {
         let names: Vec<String> = filter.statuses.iter().map(|status| format!("'{status}'")).collect();
         conditions.push(format!("u.status IN ({})", names.join(", ")));

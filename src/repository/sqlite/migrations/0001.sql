@@ -23,8 +23,9 @@ CREATE TABLE work_units (
     key                    INTEGER PRIMARY KEY,
     job_id                 INTEGER NOT NULL REFERENCES jobs (id),
     id                     TEXT    NOT NULL,
-    status                 TEXT    NOT NULL CHECK (status IN (
-        'PENDING', 'ASSIGNED', 'PROCESSING', 'CANCEL_REQUESTED', 'COMPLETED', 'FAILED', 'CANCELLED')),
+    status                 TEXT    NOT NULL CHECK (
+        status = 'PENDING' OR status = 'ASSIGNED' OR status = 'PROCESSING' OR status = 'CANCEL_REQUESTED'
+        OR status = 'COMPLETED' OR status = 'FAILED' OR status = 'CANCELLED'),
     priority               INTEGER NOT NULL,
     has_prompt             INTEGER NOT NULL,
     fence                  INTEGER NOT NULL DEFAULT 0,
@@ -44,9 +45,9 @@ CREATE TABLE work_units (
     created_at             INTEGER NOT NULL,
     completed_at           INTEGER,
     purged_at              INTEGER,
-    CHECK ((lease_owner IS NOT NULL) = (status IN ('ASSIGNED', 'PROCESSING', 'CANCEL_REQUESTED'))),
+    CHECK ((lease_owner IS NOT NULL) = (status = 'ASSIGNED' OR status = 'PROCESSING' OR status = 'CANCEL_REQUESTED')),
     CHECK ((lease_owner IS NULL) = (lease_until_boot_ms IS NULL) AND (lease_owner IS NULL) = (lease_worker IS NULL)),
-    CHECK ((completed_at IS NOT NULL) = (status IN ('COMPLETED', 'FAILED', 'CANCELLED'))),
+    CHECK ((completed_at IS NOT NULL) = (status = 'COMPLETED' OR status = 'FAILED' OR status = 'CANCELLED')),
     CHECK ((failure_kind IS NOT NULL) = (status = 'FAILED'))
 ) STRICT;
 CREATE UNIQUE INDEX work_units_by_id ON work_units (job_id, id);
@@ -57,7 +58,7 @@ CREATE INDEX work_units_put_off ON work_units (not_before - delay_ms) WHERE not_
 CREATE INDEX work_units_leased ON work_units (lease_owner, lease_until_boot_ms) WHERE lease_owner IS NOT NULL;
 CREATE INDEX work_units_accepted ON work_units (accepted_by) WHERE status = 'PENDING' AND accepted_by IS NOT NULL;
 CREATE INDEX work_units_queued ON work_units (queue_deadline_boot_ms) WHERE queue_deadline_boot_ms IS NOT NULL;
-CREATE INDEX work_units_ended_badly ON work_units (job_id, status, key) WHERE status IN ('FAILED', 'CANCELLED');
+CREATE INDEX work_units_ended_badly ON work_units (job_id, status, key) WHERE status = 'FAILED' OR status = 'CANCELLED';
 CREATE INDEX work_units_to_purge ON work_units (completed_at, key) WHERE completed_at IS NOT NULL AND purged_at IS NULL;
 CREATE TABLE unit_inputs (
     unit_key     INTEGER PRIMARY KEY REFERENCES work_units (key),
@@ -79,7 +80,9 @@ CREATE TABLE attempts (
     assigned_at   INTEGER NOT NULL,
     started_at    INTEGER,
     ended_at      INTEGER,
-    outcome       TEXT CHECK (outcome IN ('COMPLETED', 'FAILED', 'TIMED_OUT', 'LOST', 'CANCELLED', 'RELEASED')),
+    outcome       TEXT CHECK (
+        outcome = 'COMPLETED' OR outcome = 'FAILED' OR outcome = 'TIMED_OUT' OR outcome = 'LOST' OR outcome = 'CANCELLED'
+        OR outcome = 'RELEASED'),
     is_counted    INTEGER NOT NULL DEFAULT 0,
     failure_kind  TEXT,
     failure_message TEXT,
@@ -118,8 +121,8 @@ CREATE TABLE messages (
     attempt_number INTEGER NOT NULL,
     number         INTEGER NOT NULL,
     at             INTEGER NOT NULL,
-    role           TEXT    NOT NULL CHECK (role IN ('system', 'user', 'assistant', 'tool')),
-    encoding       TEXT    NOT NULL CHECK (encoding IN ('plain', 'zstd')),
+    role           TEXT    NOT NULL CHECK (role = 'system' OR role = 'user' OR role = 'assistant' OR role = 'tool'),
+    encoding       TEXT    NOT NULL CHECK (encoding = 'plain' OR encoding = 'zstd'),
     body           BLOB,
     raw            BLOB,
     content_hash   BLOB    NOT NULL,
@@ -160,8 +163,9 @@ CREATE TABLE workers (
     owner_id         INTEGER NOT NULL REFERENCES owners (id),
     id               TEXT    NOT NULL,
     job_id           INTEGER NOT NULL REFERENCES jobs (id),
-    status           TEXT    NOT NULL CHECK (status IN (
-        'STARTING', 'READY', 'BUSY', 'TAINTED', 'SHUTTING_DOWN', 'TERMINATED', 'DEAD')),
+    status           TEXT    NOT NULL CHECK (
+        status = 'STARTING' OR status = 'READY' OR status = 'BUSY' OR status = 'TAINTED' OR status = 'SHUTTING_DOWN'
+        OR status = 'TERMINATED' OR status = 'DEAD'),
     capacity         INTEGER NOT NULL,
     load             INTEGER NOT NULL CHECK (load >= 0),
     current_unit     INTEGER REFERENCES work_units (key),
