@@ -486,6 +486,11 @@ pub struct ResultHashes {
 }
 
 impl AttemptResult {
+    /// What stands for contents of which only the hashes are at hand.
+    pub(crate) fn of_hashes(hashes: ResultHashes, output_files: Vec<OutputFile>) -> AttemptResult {
+        AttemptResult { output_files, purged: Some(hashes), ..AttemptResult::default() }
+    }
+
     /// The hashes of the contents, whether they are still there or not.
     pub fn hashes(&self) -> ResultHashes {
         let text = |text: &Option<String>| text.as_deref().map(|text| Hash::of(text.as_bytes()));

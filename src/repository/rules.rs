@@ -283,8 +283,7 @@ pub(crate) fn is_own_report(
         output: report.output.as_deref().map(|text| Hash::of(text.as_bytes())),
         late_result: None,
     };
-    let output_files = report.output_files.clone();
-    let would_be = AttemptResult { output_files, purged: Some(hashes), ..AttemptResult::default() };
+    let would_be = AttemptResult::of_hashes(hashes, report.output_files.clone());
     let digest = would_be.digest(attempt, &charged(charges, &report.charges));
     // A report without a failure may have become one: given back too often.
     let is_same_failure = report.ending.failure().is_none_or(|failure| attempt.failure.as_ref() == Some(failure));

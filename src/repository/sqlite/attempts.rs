@@ -3,11 +3,11 @@
 use chrono::{DateTime, Utc};
 use rusqlite::params;
 
-use super::book::{Answer, Book, Conversation, Entry};
+use super::book::{Answer, Book, Entry, Trace};
 use super::messages::NewMessage;
 use super::rows::{HotUnit, optional_blob, read_attempt, read_attempt_result, read_charges};
 use crate::attempt::{
-    Attempt, AttemptKey, AttemptReport, Closing, Outcome, OutputFile, Process, Standing, execution_time,
+    Attempt, AttemptKey, AttemptReport, AttemptResult, Closing, Outcome, OutputFile, Process, ResultHashes, Standing,
 };
 use crate::chain::{self, Hash};
 use crate::clock::Moment;
@@ -24,17 +24,34 @@ pub(super) struct ReportRow {
     /// The report without what stands beside it, which is what a late report keeps too.
     pub(super) report: AttemptReport,
     result: Option<Raw>,
+    /// Of result and output.
+    hashes: ResultHashes,
 }
 
 impl ReportRow {
     pub(super) fn of(report: &AttemptReport) -> Result<ReportRow> {
-        Ok(ReportRow { result: rules::check_report(report)?, report: report.clone() })
+        let result = rules::check_report(report)?;
+        let hashes = ResultHashes {
+            result: result.as_ref().map(|json| Hash::of(json.as_bytes())),
+            output: report.output.as_deref().map(|text| Hash::of(text.as_bytes())),
+            ..ResultHashes::default()
+        };
+        Ok(ReportRow { report: report.clone(), result, hashes })
     }
 
     pub(super) fn len_bytes(&self) -> usize {
         let result = self.result.as_ref().map_or(0, |result| result.as_bytes().len());
         result + self.report.output.as_ref().map_or(0, String::len)
     }
+}
+
+/// What an attempt leaves when it ends.
+struct Left {
+    result: AttemptResult,
+    /// By model, in the order of their names.
+    charges: Vec<Charge>,
+    session_id: Option<String>,
+    messages_lost: u32,
 }
 
 /// Who ends an attempt, and why.
@@ -56,10 +73,6 @@ impl HotUnit {
 }
 
 impl Book<'_> {
-    fn held_or_stale(&self, lease: &Lease) -> Answer<HotUnit> {
-        self.held(lease)?.ok_or_else(|| RepositoryError::stale(lease).into())
-    }
-
     /// ASSIGNED → PROCESSING.
     pub(super) fn start(
         &mut self,
@@ -69,7 +82,7 @@ impl Book<'_> {
         provenance: Option<&[u8]>,
         digest: Hash,
     ) -> Answer<()> {
-        let unit = self.held_or_stale(lease)?;
+        let Some(unit) = self.held(lease)? else { return Err(RepositoryError::stale(lease).into()) };
         let Some(to) = unit.status.after(Change::Start) else { return Ok(()) };
         let mut update =
             self.connection.prepare_cached("UPDATE work_units SET status = 'PROCESSING' WHERE key = ?1")?;
@@ -84,6 +97,9 @@ impl Book<'_> {
                 "INSERT INTO attempt_results (unit_key, attempt_number, rendered_prompt) VALUES (?1, ?2, ?3)",
             )?;
             insert.execute(params![lease.unit.0, lease.attempt_number, prompt])?;
+            let mut trace = self.trace(lease.attempt(), lease.fence)?;
+            trace.rendered_prompt = Some(Hash::of(prompt.as_bytes()));
+            self.remember(lease.attempt(), trace);
         }
         self.record(
             now,
@@ -105,22 +121,22 @@ impl Book<'_> {
 
     /// Adds those of the messages that are not there yet.
     pub(super) fn append(&mut self, now: Moment, lease: &Lease, follows: u32, messages: &[NewMessage]) -> Answer<()> {
-        self.held_or_stale(lease)?;
+        self.check_held(lease)?;
         let attempt = lease.attempt();
-        let mut conversation = self.conversation(attempt, lease.fence)?;
-        let count = conversation.message_count;
+        let mut trace = self.trace(attempt, lease.fence)?;
+        let count = trace.message_count;
         if follows > count {
             self.refuse_messages(attempt, u32::try_from(messages.len()).unwrap_or(u32::MAX))?;
             return Err(rules::gap(lease, count, follows).into());
         }
-        if conversation.has_partial && !messages.is_empty() {
+        if trace.has_partial && !messages.is_empty() {
             self.set_partial(attempt, "")?;
-            conversation.has_partial = false;
+            trace.has_partial = false;
         }
         for message in messages.iter().skip((count - follows) as usize) {
-            self.add_message(attempt, &mut conversation, now.wall, message)?;
+            self.add_message(attempt, &mut trace, now.wall, message)?;
         }
-        self.remember(attempt, conversation);
+        self.remember(attempt, trace);
         Ok(())
     }
 
@@ -136,14 +152,14 @@ impl Book<'_> {
     fn add_message(
         &self,
         attempt: AttemptKey,
-        conversation: &mut Conversation,
+        trace: &mut Trace,
         at: DateTime<Utc>,
         message: &NewMessage,
     ) -> rusqlite::Result<()> {
-        conversation.message_count += 1;
+        trace.message_count += 1;
         if self.memory.is_chained {
-            let (number, role) = (conversation.message_count, message.role);
-            conversation.head = chain::message_link(&conversation.head, number, at, role, &message.content_hash);
+            let (number, role) = (trace.message_count, message.role);
+            trace.head = chain::message_link(&trace.head, number, at, role, &message.content_hash);
         }
         let mut insert = self.connection.prepare_cached(
             "INSERT INTO messages (unit_key, attempt_number, number, at, role, encoding, body, raw, content_hash, link)
@@ -152,24 +168,24 @@ impl Book<'_> {
         insert.execute(params![
             attempt.unit.0,
             attempt.number,
-            conversation.message_count,
+            trace.message_count,
             at.timestamp_millis(),
             message.role.name(),
             message.encoding.name(),
             message.body,
             message.raw,
             message.content_hash.as_bytes(),
-            conversation.head.as_bytes(),
+            trace.head.as_bytes(),
         ])?;
         Ok(())
     }
 
     pub(super) fn partial(&mut self, lease: &Lease, text: &str) -> Answer<()> {
-        self.held_or_stale(lease)?;
-        let mut conversation = self.conversation(lease.attempt(), lease.fence)?;
+        self.check_held(lease)?;
+        let mut trace = self.trace(lease.attempt(), lease.fence)?;
         self.set_partial(lease.attempt(), text)?;
-        conversation.has_partial = !text.is_empty();
-        self.remember(lease.attempt(), conversation);
+        trace.has_partial = !text.is_empty();
+        self.remember(lease.attempt(), trace);
         Ok(())
     }
 
@@ -191,7 +207,7 @@ impl Book<'_> {
 
     /// That everything appended so far is durable follows from this being so.
     pub(super) fn flush(&mut self, lease: &Lease) -> Answer<()> {
-        self.held_or_stale(lease)?;
+        self.check_held(lease)?;
         let mut select =
             self.connection.prepare_cached("SELECT messages_lost FROM attempts WHERE unit_key = ?1 AND number = ?2")?;
         let refused: u32 = select.query_row(params![lease.unit.0, lease.attempt_number], |row| row.get(0))?;
@@ -208,7 +224,7 @@ impl Book<'_> {
         process: Option<&Process>,
         charges: &[Charge],
     ) -> Answer<()> {
-        self.held_or_stale(lease)?;
+        self.check_held(lease)?;
         let mut update = self.connection.prepare_cached(
             "UPDATE attempts
              SET session_id = coalesce(?3, session_id), process = coalesce(?4, process)
@@ -216,7 +232,12 @@ impl Book<'_> {
         )?;
         let process = process.map(|process| to_json(process).expect("a process is flat"));
         update.execute(params![lease.unit.0, lease.attempt_number, session_id, process])?;
-        self.charge(lease.attempt(), charges)?;
+        if !charges.is_empty() {
+            self.charge(lease.attempt(), charges)?;
+            let mut trace = self.trace(lease.attempt(), lease.fence)?;
+            trace.is_charged = true;
+            self.remember(lease.attempt(), trace);
+        }
         Ok(())
     }
 
@@ -247,7 +268,7 @@ impl Book<'_> {
     }
 
     pub(super) fn checkpoint_at(&mut self, lease: &Lease, value: &[u8]) -> Answer<()> {
-        self.held_or_stale(lease)?;
+        self.check_held(lease)?;
         let mut replace = self.connection.prepare_cached(
             "INSERT INTO checkpoints (unit_key, attempt_number, value)
              VALUES (?1, ?2, ?3)
@@ -261,19 +282,40 @@ impl Book<'_> {
         let Some(unit) = self.held(lease)? else { return self.finish_late(now, lease, row) };
         let closing = unit.standing().finished(&row.report.ending);
         rules::changed_unit(&unit.id, unit.status, closing.change)?;
-        let attempt = lease.attempt();
-        self.store_result(attempt, row.result.as_ref(), row.report.output.as_deref(), &row.report.output_files)?;
-        self.charge(attempt, &row.report.charges)?;
-        if let Some(session_id) = &row.report.session_id {
-            let mut update = self
-                .connection
-                .prepare_cached("UPDATE attempts SET session_id = ?3 WHERE unit_key = ?1 AND number = ?2")?;
-            update.execute(params![attempt.unit.0, attempt.number, session_id])?;
-        }
+        let left = self.store_report(lease, row)?;
         let actor = lease.owner.to_string();
-        let kind = closing.failure.as_ref().map(|failure| failure.kind.clone());
-        let cause = Cause { actor: &actor, reason: kind.as_ref().map(|kind| kind.as_str()) };
-        self.close(now, &unit, &closing, cause, row.report.messages_lost)
+        let reason = closing.failure.as_ref().map(|failure| failure.kind.as_str());
+        let cause = Cause { actor: &actor, reason };
+        self.close(now, &unit, &closing, cause, left)
+    }
+
+    /// Stores what a report brings, and says what the attempt leaves with it.
+    fn store_report(&mut self, lease: &Lease, row: &ReportRow) -> Answer<Left> {
+        let (attempt, report) = (lease.attempt(), &row.report);
+        let trace = self.trace(attempt, lease.fence)?;
+        self.store_result(attempt, row.result.as_ref(), report.output.as_deref(), &report.output_files)?;
+        if !report.charges.is_empty() {
+            self.charge(attempt, &report.charges)?;
+        }
+        // What was charged before may be for other models.
+        let charges = match trace.is_charged {
+            true => read_charges(self.connection, attempt)?,
+            false => rules::charged(&[], &report.charges),
+        };
+        let hashes = ResultHashes { rendered_prompt: trace.rendered_prompt, ..row.hashes.clone() };
+        Ok(Left {
+            result: AttemptResult::of_hashes(hashes, report.output_files.clone()),
+            charges,
+            session_id: report.session_id.clone(),
+            messages_lost: report.messages_lost,
+        })
+    }
+
+    /// What an attempt leaves that ends without a report.
+    fn left_behind(&self, attempt: AttemptKey) -> Answer<Left> {
+        let result = read_attempt_result(self.connection, attempt)?;
+        let charges = read_charges(self.connection, attempt)?;
+        Ok(Left { result, charges, session_id: None, messages_lost: 0 })
     }
 
     fn store_result(
@@ -290,6 +332,9 @@ impl Book<'_> {
                  ON CONFLICT (unit_key, attempt_number) DO UPDATE SET result = ?3, output = ?4",
             )?;
             upsert.execute(params![attempt.unit.0, attempt.number, result.map(Raw::as_bytes), output])?;
+        }
+        if files.is_empty() {
+            return Ok(());
         }
         let mut insert = self.connection.prepare_cached(
             "INSERT INTO output_files (unit_key, attempt_number, position, path, size_bytes, hash)
@@ -324,7 +369,7 @@ impl Book<'_> {
         };
         let actor = lease.owner.to_string();
         let cause = Cause { actor: &actor, reason: Some(reason) };
-        self.close(now, &unit, &unit.standing().released(after), cause, 0)
+        self.close_without_report(now, &unit, &unit.standing().released(after), cause)
     }
 
     /// The lease no longer holds: it is our own report sent again, or a late one, which stays on its attempt.
@@ -399,89 +444,106 @@ impl Book<'_> {
         Ok(Some((change, status, optional_blob(row, 2)?)))
     }
 
-    /// Ends the open attempt of a unit, and does to the unit what follows from it.
-    pub(super) fn close(
+    /// Ends the open attempt of a unit that leaves nothing but what it has recorded.
+    pub(super) fn close_without_report(
         &mut self,
         now: Moment,
         unit: &HotUnit,
         closing: &Closing,
         cause: Cause<'_>,
-        messages_lost: u32,
     ) -> Answer<Closed> {
-        let attempt = unit.attempt();
-        let is_loss = closing.outcome == Outcome::Lost;
-        let attempt_fence = unit.fence;
-        let fence = if is_loss { unit.fence + 1 } else { unit.fence };
+        let left = self.left_behind(unit.attempt())?;
+        self.close(now, unit, closing, cause, left)
+    }
+
+    /// Ends the open attempt of a unit, and does to the unit what follows from it.
+    fn close(
+        &mut self,
+        now: Moment,
+        unit: &HotUnit,
+        closing: &Closing,
+        cause: Cause<'_>,
+        left: Left,
+    ) -> Answer<Closed> {
         let to = rules::changed_unit(&unit.id, unit.status, closing.change)?;
-        let conversation = self.end_conversation(now, attempt, attempt_fence)?;
-        let messages_lost = messages_lost.saturating_add(self.close_conversation(attempt));
-        self.close_attempt(now, attempt, closing, conversation, messages_lost)?;
+        let fence = if closing.outcome == Outcome::Lost { unit.fence + 1 } else { unit.fence };
+        let attempt = self.close_attempt(now, unit, closing, &left)?;
         let pause = closing.delay.and_then(|delay| Pause::lasting(delay, now));
         self.close_unit(now, unit, closing, to, fence, pause)?;
-        self.give_back(now, unit, closing.outcome)?;
-        let charges = read_charges(self.connection, attempt)?;
-        let left = read_attempt_result(self.connection, attempt)?;
-        let closed = read_attempt(self.connection, attempt)?.expect("it was just closed");
-        let digest = left.digest(&closed, &charges);
+        self.give_back(now, unit, &attempt)?;
         self.record(
             now,
             Entry {
                 unit: unit.key,
-                attempt_number: Some(attempt.number),
+                attempt_number: Some(attempt.key.number),
                 fence,
                 change: closing.change,
                 from: Some(unit.status),
                 to,
                 actor: cause.actor,
                 reason: cause.reason,
-                conversation: Some((conversation.message_count, conversation.head)),
-                digest: Some(digest),
+                conversation: attempt.message_count.zip(attempt.head),
+                digest: Some(left.result.digest(&attempt, &left.charges)),
             },
         )?;
         Ok(Closed { status: to, change: closing.change, not_before: pause.map(|pause| pause.not_before) })
     }
 
+    /// Ends the conversation and the record of an attempt, and says how that stands now.
+    fn close_attempt(&mut self, now: Moment, unit: &HotUnit, closing: &Closing, left: &Left) -> Answer<Attempt> {
+        let key = unit.attempt();
+        let trace = self.end_conversation(now, key, unit.fence)?;
+        let failed = self.end_attempt(key);
+        let mut attempt = read_attempt(self.connection, key)?.expect("a leased unit has an attempt");
+        attempt.ended_at = Some(now.wall);
+        attempt.outcome = Some(closing.outcome);
+        attempt.is_counted = closing.is_counted;
+        attempt.failure.clone_from(&closing.failure);
+        attempt.message_count = Some(trace.message_count);
+        attempt.head = Some(trace.head);
+        attempt.messages_lost = attempt.messages_lost.saturating_add(left.messages_lost).saturating_add(failed);
+        if left.session_id.is_some() {
+            attempt.session_id.clone_from(&left.session_id);
+        }
+        self.write_end(&attempt)?;
+        Ok(attempt)
+    }
+
+    fn write_end(&self, attempt: &Attempt) -> rusqlite::Result<()> {
+        let mut update = self.connection.prepare_cached(
+            "UPDATE attempts
+             SET ended_at = ?3, outcome = ?4, is_counted = ?5, failure_kind = ?6, failure_message = ?7,
+                 message_count = ?8, head = ?9, messages_lost = ?10, session_id = ?11
+             WHERE unit_key = ?1 AND number = ?2",
+        )?;
+        update.execute(params![
+            attempt.key.unit.0,
+            attempt.key.number,
+            attempt.ended_at.map(|time| time.timestamp_millis()),
+            attempt.outcome.map(Outcome::name),
+            attempt.is_counted,
+            attempt.failure.as_ref().map(|failure| failure.kind.as_str()),
+            attempt.failure.as_ref().map(|failure| failure.message.as_str()),
+            attempt.message_count,
+            attempt.head.as_ref().map(Hash::as_bytes),
+            attempt.messages_lost,
+            attempt.session_id,
+        ])?;
+        Ok(())
+    }
+
     /// Keeps what was said of a message that will never be whole.
-    fn end_conversation(&mut self, now: Moment, attempt: AttemptKey, fence: i64) -> Answer<Conversation> {
-        let mut conversation = self.conversation(attempt, fence)?;
-        if conversation.has_partial {
+    fn end_conversation(&mut self, now: Moment, attempt: AttemptKey, fence: i64) -> Answer<Trace> {
+        let mut trace = self.trace(attempt, fence)?;
+        if trace.has_partial {
             let mut select = self
                 .connection
                 .prepare_cached("SELECT text FROM partials WHERE unit_key = ?1 AND attempt_number = ?2")?;
             let text: String = select.query_row(params![attempt.unit.0, attempt.number], |row| row.get(0))?;
             self.set_partial(attempt, "")?;
-            self.add_message(attempt, &mut conversation, now.wall, &NewMessage::partial(text))?;
+            self.add_message(attempt, &mut trace, now.wall, &NewMessage::partial(text))?;
         }
-        Ok(conversation)
-    }
-
-    fn close_attempt(
-        &self,
-        now: Moment,
-        attempt: AttemptKey,
-        closing: &Closing,
-        conversation: Conversation,
-        messages_lost: u32,
-    ) -> rusqlite::Result<()> {
-        let mut update = self.connection.prepare_cached(
-            "UPDATE attempts
-             SET ended_at = ?3, outcome = ?4, is_counted = ?5, failure_kind = ?6, failure_message = ?7,
-                 message_count = ?8, head = ?9, messages_lost = messages_lost + ?10
-             WHERE unit_key = ?1 AND number = ?2",
-        )?;
-        update.execute(params![
-            attempt.unit.0,
-            attempt.number,
-            now.wall.timestamp_millis(),
-            closing.outcome.name(),
-            closing.is_counted,
-            closing.failure.as_ref().map(|failure| failure.kind.as_str()),
-            closing.failure.as_ref().map(|failure| failure.message.as_str()),
-            conversation.message_count,
-            conversation.head.as_bytes(),
-            messages_lost,
-        ])?;
-        Ok(())
+        Ok(trace)
     }
 
     fn close_unit(
@@ -519,9 +581,8 @@ impl Book<'_> {
     }
 
     /// Takes an attempt off the load of its worker, and counts it.
-    fn give_back(&self, now: Moment, unit: &HotUnit, outcome: Outcome) -> rusqlite::Result<()> {
-        let Some((owner, worker_id)) = &unit.lease else { return Ok(()) };
-        let executed = execution_time(unit.started_at, Some(now.wall)).unwrap_or_default();
+    fn give_back(&self, now: Moment, unit: &HotUnit, attempt: &Attempt) -> rusqlite::Result<()> {
+        let executed = attempt.execution_time().unwrap_or_default();
         let mut update = self.connection.prepare_cached(
             "UPDATE workers
              SET load = load - 1,
@@ -534,11 +595,11 @@ impl Book<'_> {
              WHERE owner_id = ?1 AND id = ?2",
         )?;
         update.execute(params![
-            owner.0,
-            worker_id.as_str(),
+            attempt.owner.0,
+            attempt.worker_id.as_str(),
             unit.key.0,
-            outcome == Outcome::Completed,
-            rules::is_failure(outcome),
+            attempt.outcome == Some(Outcome::Completed),
+            attempt.outcome.is_some_and(rules::is_failure),
             rules::milliseconds(executed),
             now.wall.timestamp_millis(),
         ])?;

@@ -3,7 +3,7 @@
 //! A verb reads, decides, and only then writes. If it decides against the change it returns
 //! [`Fault::Rejected`] with nothing written, so that the rest of its group can be committed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -12,7 +12,7 @@ use crate::attempt::AttemptKey;
 use crate::chain::{self, Hash};
 use crate::clock::Moment;
 use crate::job::JobId;
-use crate::lease::OwnerId;
+use crate::lease::{Lease, OwnerId};
 use crate::repository::{JournalEntry, RepositoryError};
 use crate::unit::{Change, UnitKey, UnitStatus};
 
@@ -40,18 +40,30 @@ impl From<RepositoryError> for Fault {
     }
 }
 
-/// How far the conversation of an open attempt has got.
+/// How far an open attempt has got.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Conversation {
+pub(super) struct Trace {
     pub(super) message_count: u32,
     pub(super) head: Hash,
     pub(super) has_partial: bool,
+    /// The hash of what was really sent, if it was rendered.
+    pub(super) rendered_prompt: Option<Hash>,
+    /// Whether anything was charged.
+    pub(super) is_charged: bool,
+}
+
+impl Trace {
+    /// Of an attempt that was just claimed.
+    pub(super) fn new(attempt: AttemptKey, fence: i64) -> Trace {
+        let head = chain::conversation_genesis(attempt, fence);
+        Trace { message_count: 0, head, has_partial: false, rendered_prompt: None, is_charged: false }
+    }
 }
 
 /// What the writer remembers. All of it but the losses can be read again from the database.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    conversations: HashMap<AttemptKey, Conversation>,
+    traces: HashMap<AttemptKey, Trace>,
     /// Jobs never change, so this never grows wrong: whether the job has a template.
     jobs: HashMap<JobId, bool>,
     /// Messages that the storage failed to take, until the end of their attempt records them.
@@ -62,8 +74,8 @@ pub(super) struct Memory {
     pub(super) is_chained: bool,
 }
 
-/// Beyond this many open conversations the oldest knowledge is dropped and read again when needed.
-const CONVERSATION_LIMIT: usize = 16_384;
+/// Beyond this many open attempts what is known of them is dropped, and read again when needed.
+const TRACE_LIMIT: usize = 16_384;
 
 impl Memory {
     pub(super) fn new(is_chained: bool) -> Memory {
@@ -80,7 +92,7 @@ impl Memory {
     /// The transaction never was: what was remembered may speak of rows that are not there.
     pub(super) fn forget_uncommitted(&mut self) {
         self.ended.clear();
-        self.conversations.clear();
+        self.traces.clear();
         self.jobs.clear();
     }
 
@@ -103,6 +115,10 @@ pub(super) struct Book<'a> {
     pub(super) memory: &'a mut Memory,
     /// Read when first needed: other processes write the same journal.
     journal: Option<JournalHead>,
+    /// What this transaction has found and nobody else can change before it ends: leases that hold, by their fence.
+    held: HashMap<AttemptKey, i64>,
+    /// And owners that have not ended.
+    living: HashSet<OwnerId>,
 }
 
 /// A row for the journal, without its place in it.
@@ -121,8 +137,8 @@ pub(super) struct Entry<'a> {
 }
 
 impl<'a> Book<'a> {
-    pub(super) fn open(connection: &'a Connection, memory: &'a mut Memory) -> rusqlite::Result<Book<'a>> {
-        Ok(Book { connection, memory, journal: None })
+    pub(super) fn open(connection: &'a Connection, memory: &'a mut Memory) -> Book<'a> {
+        Book { connection, memory, journal: None, held: HashMap::new(), living: HashSet::new() }
     }
 
     /// Adds a row to the journal.
@@ -155,29 +171,52 @@ impl<'a> Book<'a> {
         Ok(())
     }
 
-    /// How far the conversation of an attempt has got.
-    pub(super) fn conversation(&mut self, attempt: AttemptKey, fence: i64) -> rusqlite::Result<Conversation> {
-        if let Some(conversation) = self.memory.conversations.get(&attempt) {
-            return Ok(*conversation);
+    /// How far an attempt has got.
+    pub(super) fn trace(&mut self, attempt: AttemptKey, fence: i64) -> rusqlite::Result<Trace> {
+        if let Some(trace) = self.memory.traces.get(&attempt) {
+            return Ok(*trace);
         }
-        let conversation = read_conversation(self.connection, attempt, fence)?;
-        self.remember(attempt, conversation);
-        Ok(conversation)
+        let trace = read_trace(self.connection, attempt, fence)?;
+        self.remember(attempt, trace);
+        Ok(trace)
     }
 
-    /// Remembers a conversation that was just written or read.
-    pub(super) fn remember(&mut self, attempt: AttemptKey, conversation: Conversation) {
-        if self.memory.conversations.len() >= CONVERSATION_LIMIT {
-            self.memory.conversations.clear();
+    /// Remembers how far an attempt has got, which was just written or read.
+    pub(super) fn remember(&mut self, attempt: AttemptKey, trace: Trace) {
+        if self.memory.traces.len() >= TRACE_LIMIT {
+            self.memory.traces.clear();
         }
-        self.memory.conversations.insert(attempt, conversation);
+        self.memory.traces.insert(attempt, trace);
     }
 
-    /// Forgets a conversation that is closed, and says how many of its messages the storage failed to take.
-    pub(super) fn close_conversation(&mut self, attempt: AttemptKey) -> u32 {
-        self.memory.conversations.remove(&attempt);
+    /// Begins an attempt whose lease was just granted.
+    pub(super) fn open_attempt(&mut self, attempt: AttemptKey, fence: i64) {
+        self.remember(attempt, Trace::new(attempt, fence));
+        self.held.insert(attempt, fence);
+    }
+
+    /// Forgets an attempt that ends, and says how many of its messages the storage failed to take.
+    pub(super) fn end_attempt(&mut self, attempt: AttemptKey) -> u32 {
+        self.memory.traces.remove(&attempt);
         self.memory.ended.push(attempt);
+        self.held.remove(&attempt);
         self.failed_messages(attempt)
+    }
+
+    /// Rejects a lease that no longer holds.
+    pub(super) fn check_held(&mut self, lease: &Lease) -> Answer<()> {
+        let attempt = lease.attempt();
+        if self.held.get(&attempt) == Some(&lease.fence) {
+            return Ok(());
+        }
+        let mut select = self.connection.prepare_cached(
+            "SELECT 1 FROM work_units WHERE key = ?1 AND attempt_count = ?2 AND fence = ?3 AND lease_owner IS NOT NULL",
+        )?;
+        if !select.exists(params![attempt.unit.0, attempt.number, lease.fence])? {
+            return Err(RepositoryError::stale(lease).into());
+        }
+        self.held.insert(attempt, lease.fence);
+        Ok(())
     }
 
     /// How many messages of an attempt the storage failed to take.
@@ -198,12 +237,21 @@ impl<'a> Book<'a> {
     }
 
     /// Rejects an owner that is not there or has ended.
-    pub(super) fn check_owner(&self, owner: OwnerId) -> Answer<()> {
-        let mut select = self.connection.prepare_cached("SELECT ended_at IS NULL FROM owners WHERE id = ?1")?;
-        match select.query_row([owner.0], |row| row.get(0)).optional()? {
-            Some(true) => Ok(()),
-            Some(false) | None => Err(RepositoryError::UnknownOwner(owner).into()),
+    pub(super) fn check_owner(&mut self, owner: OwnerId) -> Answer<()> {
+        if self.living.contains(&owner) {
+            return Ok(());
         }
+        let mut select = self.connection.prepare_cached("SELECT ended_at IS NULL FROM owners WHERE id = ?1")?;
+        if select.query_row([owner.0], |row| row.get(0)).optional()? != Some(true) {
+            return Err(RepositoryError::UnknownOwner(owner).into());
+        }
+        self.living.insert(owner);
+        Ok(())
+    }
+
+    /// Notes that this transaction ends an owner.
+    pub(super) fn bury(&mut self, owner: OwnerId) {
+        self.living.remove(&owner);
     }
 }
 
@@ -238,8 +286,9 @@ fn insert_journal_row(connection: &Connection, row: &JournalEntry) -> rusqlite::
     Ok(())
 }
 
-fn read_conversation(connection: &Connection, attempt: AttemptKey, fence: i64) -> rusqlite::Result<Conversation> {
+fn read_trace(connection: &Connection, attempt: AttemptKey, fence: i64) -> rusqlite::Result<Trace> {
     let key = params![attempt.unit.0, attempt.number];
+    let mut trace = Trace::new(attempt, fence);
     let mut last = connection.prepare_cached(
         "SELECT number, link
          FROM messages
@@ -247,9 +296,15 @@ fn read_conversation(connection: &Connection, attempt: AttemptKey, fence: i64) -
          ORDER BY number DESC
          LIMIT 1",
     )?;
-    let last = last.query_row(key, |row| Ok((row.get(0)?, blob(row, 1)?))).optional()?;
-    let (message_count, head) = last.unwrap_or_else(|| (0, chain::conversation_genesis(attempt, fence)));
-    let mut partial =
-        connection.prepare_cached("SELECT 1 FROM partials WHERE unit_key = ?1 AND attempt_number = ?2")?;
-    Ok(Conversation { message_count, head, has_partial: partial.exists(key)? })
+    if let Some((number, link)) = last.query_row(key, |row| Ok((row.get(0)?, blob(row, 1)?))).optional()? {
+        (trace.message_count, trace.head) = (number, link);
+    }
+    let mut prompt = connection
+        .prepare_cached("SELECT rendered_prompt FROM attempt_results WHERE unit_key = ?1 AND attempt_number = ?2")?;
+    let prompt: Option<Option<String>> = prompt.query_row(key, |row| row.get(0)).optional()?;
+    trace.rendered_prompt = prompt.flatten().map(|prompt| Hash::of(prompt.as_bytes()));
+    let exists = |sql| connection.prepare_cached(sql)?.exists(key);
+    trace.has_partial = exists("SELECT 1 FROM partials WHERE unit_key = ?1 AND attempt_number = ?2")?;
+    trace.is_charged = exists("SELECT 1 FROM charges WHERE unit_key = ?1 AND attempt_number = ?2")?;
+    Ok(trace)
 }

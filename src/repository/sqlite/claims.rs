@@ -5,10 +5,10 @@ use std::collections::HashMap;
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::book::{Answer, Book, Conversation, Entry};
+use super::book::{Answer, Book, Entry};
 use super::read;
 use super::rows::{HotUnit, named, unit_id, worker_id};
-use crate::chain::{self, Hash};
+use crate::chain::Hash;
 use crate::clock::Moment;
 use crate::job::JobId;
 use crate::lease::{Claim, Lease, OwnerId};
@@ -102,16 +102,7 @@ impl Book<'_> {
         slot: &Slot,
         digest: Option<Hash>,
     ) -> Answer<Lease> {
-        let lease = Lease {
-            job_id: unit.job_id,
-            unit_id: unit.id.clone(),
-            unit: unit.key,
-            attempt_number: unit.attempt_count + 1,
-            fence: unit.fence + 1,
-            owner: claimant.owner,
-            worker_id: slot.worker_id.clone(),
-            until_ms: now.boot_ms.saturating_add(rules::milliseconds(claimant.ttl)),
-        };
+        let lease = next_lease(now, unit, claimant, slot);
         let mut update = self.connection.prepare_cached(
             "UPDATE work_units
              SET status = 'ASSIGNED', fence = ?2, attempt_count = ?3, accepted_by = ?4, not_before = NULL,
@@ -127,6 +118,19 @@ impl Book<'_> {
             lease.worker_id.as_str(),
             lease.until_ms
         ])?;
+        self.begin_attempt(now, &lease, claimant, slot, digest)?;
+        Ok(lease)
+    }
+
+    /// Writes what a claim leaves beside the row of its unit.
+    pub(super) fn begin_attempt(
+        &mut self,
+        now: Moment,
+        lease: &Lease,
+        claimant: &Claimant,
+        slot: &Slot,
+        digest: Option<Hash>,
+    ) -> Answer<()> {
         let mut insert = self.connection.prepare_cached(
             "INSERT INTO attempts (unit_key, number, fence, owner_id, worker_id, claim_token, assigned_at)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
@@ -140,11 +144,11 @@ impl Book<'_> {
             claimant.token,
             now.wall.timestamp_millis()
         ])?;
-        self.take_on(now, unit.job_id, unit.key, claimant.owner, slot)?;
+        self.take_on(now, lease.job_id, lease.unit, claimant.owner, slot)?;
         self.record(
             now,
             Entry {
-                unit: unit.key,
+                unit: lease.unit,
                 attempt_number: Some(lease.attempt_number),
                 fence: lease.fence,
                 change: Change::Claim,
@@ -156,9 +160,8 @@ impl Book<'_> {
                 digest,
             },
         )?;
-        let head = chain::conversation_genesis(lease.attempt(), lease.fence);
-        self.remember(lease.attempt(), Conversation { message_count: 0, head, has_partial: false });
-        Ok(lease)
+        self.open_attempt(lease.attempt(), lease.fence);
+        Ok(())
     }
 
     /// Rejects slots whose workers cannot take as many units as they are offered for.
@@ -197,6 +200,20 @@ impl Book<'_> {
         let now_ms = now.wall.timestamp_millis();
         upsert.execute(params![owner.0, slot.worker_id.as_str(), job_id.0, slot.capacity, unit.0, now_ms])?;
         Ok(())
+    }
+}
+
+/// The lease of the claim that comes next for a unit.
+pub(super) fn next_lease(now: Moment, unit: &HotUnit, claimant: &Claimant, slot: &Slot) -> Lease {
+    Lease {
+        job_id: unit.job_id,
+        unit_id: unit.id.clone(),
+        unit: unit.key,
+        attempt_number: unit.attempt_count + 1,
+        fence: unit.fence + 1,
+        owner: claimant.owner,
+        worker_id: slot.worker_id.clone(),
+        until_ms: now.boot_ms.saturating_add(rules::milliseconds(claimant.ttl)),
     }
 }
 

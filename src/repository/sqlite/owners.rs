@@ -203,7 +203,7 @@ impl Book<'_> {
     }
 
     fn close_as(&mut self, now: Moment, unit: &HotUnit, closing: &Closing, actor: &str, reason: &str) -> Answer<Swept> {
-        let closed = self.close(now, unit, closing, Cause { actor, reason: Some(reason) }, 0)?;
+        let closed = self.close_without_report(now, unit, closing, Cause { actor, reason: Some(reason) })?;
         Ok(Swept {
             job_id: unit.job_id,
             unit: unit.key,
@@ -274,6 +274,7 @@ impl Book<'_> {
 
     /// Gives back what an owner accepted, and ends it and its workers. It holds no lease.
     fn mark_ended(&mut self, now: Moment, owner: OwnerId) -> Answer<()> {
+        self.bury(owner);
         let now_ms = now.wall.timestamp_millis();
         let mut update = self.connection.prepare_cached(
             "UPDATE work_units

@@ -190,16 +190,12 @@ pub(super) struct HotUnit {
     pub(super) pause: Option<Pause>,
     pub(super) is_purged: bool,
     pub(super) lease: Option<(OwnerId, WorkerId)>,
-    /// When the execution of the last attempt began.
-    pub(super) started_at: Option<DateTime<Utc>>,
 }
 
-/// The columns of [`HotUnit`], from `work_units u` and the last of its `attempts a`.
+/// The columns of [`HotUnit`].
 pub(super) const HOT_COLUMNS: &str = "u.key, u.job_id, u.id, u.status, u.fence, u.attempt_count, u.attempts_used, \
      u.releases, u.max_retries, u.priority, u.not_before, u.delay_ms, u.purged_at IS NOT NULL, u.lease_owner, \
-     u.lease_worker, a.started_at \
-     FROM work_units u \
-     LEFT JOIN attempts a ON a.unit_key = u.key AND a.number = u.attempt_count";
+     u.lease_worker FROM work_units u";
 
 impl HotUnit {
     pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<HotUnit> {
@@ -221,7 +217,6 @@ impl HotUnit {
                 Some(owner) => Some((OwnerId(owner), worker_id(row, 14)?)),
                 None => None,
             },
-            started_at: optional_time(row, 15)?,
         })
     }
 

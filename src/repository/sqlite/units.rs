@@ -3,6 +3,7 @@
 use rusqlite::{OptionalExtension, params};
 
 use super::book::{Answer, Book, Entry};
+use super::claims::next_lease;
 use super::read;
 use super::rows::{HotUnit, blob, json, optional_blob, time};
 use crate::chain::Hash;
@@ -66,7 +67,6 @@ impl NewRow {
             pause: self.pause,
             is_purged: false,
             lease: None,
-            started_at: None,
         }
     }
 
@@ -135,7 +135,7 @@ impl Book<'_> {
             insertions.push(match self.find_inputs(job_id, row)? {
                 Some((key, None)) => Insertion::AlreadyExists(key),
                 Some((key, Some(_))) => Insertion::Conflict(key),
-                None => Insertion::Inserted(self.insert_pending(now, job_id, row, intake, job_has_template)?),
+                None => Insertion::Inserted(self.insert_row(now, job_id, row, intake, None, job_has_template)?),
             });
         }
         Ok(insertions)
@@ -184,6 +184,7 @@ impl Book<'_> {
         Ok(Taken::Found(answer(Box::new(unit))))
     }
 
+    /// Inserts a unit and, if it is due, claims it with the same row.
     fn submit_fresh(
         &mut self,
         now: Moment,
@@ -193,17 +194,15 @@ impl Book<'_> {
         slot: &Slot,
         job_has_template: bool,
     ) -> Answer<Taken> {
-        let is_due = row.pause.is_none();
-        if is_due {
-            self.check_slots(claimant.owner, std::slice::from_ref(slot))?;
+        let intake = Intake::AcceptedBy(claimant.owner);
+        if row.pause.is_some() {
+            let key = self.insert_row(now, job_id, row, intake, None, job_has_template)?;
+            return self.found(&row.inserted(key, job_id), Submitted::Waiting);
         }
-        let waiting = Intake::AcceptedBy(claimant.owner);
-        let key = self.insert_pending(now, job_id, row, waiting, job_has_template)?;
-        let unit = row.inserted(key, job_id);
-        if !is_due {
-            return self.found(&unit, Submitted::Waiting);
-        }
-        let lease = self.grant(now, &unit, claimant, slot, None)?;
+        self.check_slots(claimant.owner, std::slice::from_ref(slot))?;
+        let mut lease = next_lease(now, &row.inserted(UnitKey(0), job_id), claimant, slot);
+        lease.unit = self.insert_row(now, job_id, row, intake, Some(&lease), job_has_template)?;
+        self.begin_attempt(now, &lease, claimant, slot, None)?;
         Ok(Taken::Fresh(lease))
     }
 
@@ -238,27 +237,32 @@ impl Book<'_> {
         Ok(Some((key, difference)))
     }
 
-    fn insert_pending(
+    /// Stores a unit, as PENDING or under its first lease at once; the journal has the insert in any case.
+    fn insert_row(
         &mut self,
         now: Moment,
         job_id: JobId,
         row: &NewRow,
         intake: Intake,
+        lease: Option<&Lease>,
         job_has_template: bool,
     ) -> Answer<UnitKey> {
         let owner = match intake {
             Intake::Open => None,
             Intake::AcceptedBy(owner) => Some(owner),
         };
+        let status = if lease.is_some() { UnitStatus::Assigned } else { UnitStatus::Pending };
         let has_prompt = row.prompt.is_some() || row.template.is_some() || job_has_template;
         let mut insert = self.connection.prepare_cached(
             "INSERT INTO work_units (job_id, id, status, priority, has_prompt, max_retries, accepted_by, not_before,
-                                     delay_ms, queue_deadline_boot_ms, created_at)
-             VALUES (?1, ?2, 'PENDING', ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+                                     delay_ms, queue_deadline_boot_ms, created_at, fence, attempt_count, lease_owner,
+                                     lease_worker, lease_until_boot_ms)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)",
         )?;
         let key = insert.insert(params![
             job_id.0,
             row.id.as_str(),
+            status.name(),
             row.priority,
             has_prompt,
             row.max_retries,
@@ -267,6 +271,11 @@ impl Book<'_> {
             row.pause.map(|pause| pause.delay_ms),
             row.queue_deadline_ms,
             now.wall.timestamp_millis(),
+            lease.map_or(0, |lease| lease.fence),
+            lease.map_or(0, |lease| lease.attempt_number),
+            lease.map(|lease| lease.owner.0),
+            lease.map(|lease| lease.worker_id.as_str()),
+            lease.map(|lease| lease.until_ms),
         ])?;
         let key = UnitKey(key);
         self.insert_inputs(key, row)?;

@@ -341,7 +341,7 @@ impl WriterThread {
                 rusqlite::Transaction::new_unchecked(connection, rusqlite::TransactionBehavior::Immediate)?;
             // What became urgent while this waited for the lock.
             group.splice(0..0, self.queue.take_urgent());
-            let mut book = Book::open(connection, memory)?;
+            let mut book = Book::open(connection, memory);
             for waiting in group.iter_mut() {
                 waiting.change.apply(&mut book)?;
                 point(waiting.order.verb, Stage::Inside);
