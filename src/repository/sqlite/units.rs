@@ -1,6 +1,5 @@
 //! Units on their way in: jobs, insert, submit, claim; and what people do to them: cancel, requeue.
 
-
 use rusqlite::{OptionalExtension, params};
 
 use super::book::{Answer, Book, Entry};
@@ -13,9 +12,7 @@ use crate::job::{Job, JobId, NewJob};
 use crate::lease::Lease;
 use crate::money::Money;
 use crate::repository::rules::{self, Pause};
-use crate::repository::{
-    By, CancelAnswer, Claimant, Insertion, Intake, RepositoryError, Slot, Submitted, actor,
-};
+use crate::repository::{By, CancelAnswer, Claimant, Insertion, Intake, RepositoryError, Slot, Submitted, actor};
 use crate::unit::{Change, Inputs, NewUnit, UnitId, UnitKey, UnitStatus, WorkUnit};
 
 /// A unit that is to be stored, checked and serialised by its caller, so that the writer need not.
