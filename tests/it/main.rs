@@ -3,7 +3,6 @@
 // Without a file to keep them in, what is tested here is tested in the library itself.
 #![cfg(any(feature = "sqlite", feature = "sqlite-system"))]
 
-mod child;
 mod children;
 mod concurrency;
 mod conformance;
@@ -11,6 +10,7 @@ mod crash;
 mod damage;
 mod exact;
 mod faulty;
+mod memory;
 mod property;
 mod storage;
 mod support;

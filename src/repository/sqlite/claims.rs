@@ -49,20 +49,23 @@ impl Book<'_> {
     fn make_due_units_ready(&mut self, now: Moment) -> Answer<()> {
         let now_ms = now.wall.timestamp_millis();
         // Looking is cheap; an update of any number of rows is not, even if there is none.
-        let mut look = self.connection.prepare_cached(
-            "SELECT EXISTS (SELECT 1 FROM work_units WHERE not_before IS NOT NULL AND not_before <= ?1)
-                 OR EXISTS (SELECT 1 FROM work_units WHERE not_before IS NOT NULL AND not_before - delay_ms > ?1)",
-        )?;
-        if !look.query_row([now_ms], |row| row.get(0))? {
-            return Ok(());
-        }
-        for sql in [
-            "UPDATE work_units SET not_before = NULL, delay_ms = NULL WHERE not_before IS NOT NULL AND not_before <= ?1",
-            "UPDATE work_units
-             SET not_before = NULL, delay_ms = NULL
-             WHERE not_before IS NOT NULL AND not_before - delay_ms > ?1",
+        for (look, update) in [
+            (
+                "SELECT 1 FROM work_units WHERE not_before IS NOT NULL AND not_before <= ?1 LIMIT 1",
+                "UPDATE work_units
+                 SET not_before = NULL, delay_ms = NULL
+                 WHERE not_before IS NOT NULL AND not_before <= ?1",
+            ),
+            (
+                "SELECT 1 FROM work_units WHERE not_before IS NOT NULL AND not_before - delay_ms > ?1 LIMIT 1",
+                "UPDATE work_units
+                 SET not_before = NULL, delay_ms = NULL
+                 WHERE not_before IS NOT NULL AND not_before - delay_ms > ?1",
+            ),
         ] {
-            self.connection.prepare_cached(sql)?.execute([now_ms])?;
+            if self.connection.prepare_cached(look)?.exists([now_ms])? {
+                self.connection.prepare_cached(update)?.execute([now_ms])?;
+            }
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 //! The statements are taken from the sources, so that none is forgotten.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use rusqlite::Connection;
 
@@ -12,17 +13,16 @@ use crate::job::JobId;
 use crate::repository::UnitFilter;
 use crate::unit::UnitStatus;
 
-/// What stands between quotes in the files that hold SQL, up to their tests.
-const SOURCES: [&str; 8] = [
-    include_str!("attempts.rs"),
-    include_str!("book.rs"),
-    include_str!("owners.rs"),
-    include_str!("purge.rs"),
-    include_str!("read.rs"),
-    include_str!("rows.rs"),
-    include_str!("units.rs"),
-    include_str!("claims.rs"),
-];
+/// The files beside this one but those whose SQL runs once, when a database is opened.
+fn sources() -> Vec<String> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/repository/sqlite");
+    let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let is_meant = |path: &PathBuf| {
+        let once = ["migrate.rs", "open.rs", "plans.rs"].iter().any(|name| path.ends_with(name));
+        path.extension().is_some_and(|extension| extension == "rs") && !once
+    };
+    paths.filter(is_meant).map(|path| std::fs::read_to_string(path).unwrap()).collect()
+}
 
 /// A text between quotes, with the constant that it is, if it is one.
 struct Literal {
@@ -54,7 +54,7 @@ fn literals(source: &str) -> Vec<Literal> {
 
 /// Every statement of ours, without white space that means nothing.
 fn statements() -> Vec<String> {
-    let literals: Vec<Literal> = SOURCES.iter().flat_map(|source| literals(source)).collect();
+    let literals: Vec<Literal> = sources().iter().flat_map(|source| literals(source)).collect();
     let constants: BTreeMap<String, &str> = literals
         .iter()
         .filter_map(|literal| Some((format!("{{{}}}", literal.constant.as_deref()?), literal.text.as_str())))
@@ -111,8 +111,8 @@ fn no_statement_reads_a_whole_table_without_a_reason() {
 fn what_is_done_all_the_time_uses_the_index_that_serves_it() {
     let served = [
         ("u.accepted_by IS ?2", "work_units_ready (job_id=? AND accepted_by=?)"),
-        ("not_before <= ?1", "work_units_delayed"),
-        ("not_before - delay_ms > ?1", "work_units_put_off"),
+        ("not_before <= ?1 LIMIT 1", "work_units_delayed"),
+        ("not_before - delay_ms > ?1 LIMIT 1", "work_units_put_off"),
         ("u.lease_until_boot_ms <= ?1 ORDER BY", "work_units_leased"),
         ("u.lease_until_boot_ms <= ?1 AND +u.job_id", "work_units_leased"),
         ("SET lease_until_boot_ms = ?2 WHERE lease_owner", "work_units_leased (lease_owner=?)"),

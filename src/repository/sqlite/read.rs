@@ -289,10 +289,12 @@ pub(super) fn messages(
 ) -> Result<Page<StoredMessage>> {
     let sql = "SELECT number, at, role, encoding, body, raw, content_hash, link
                FROM messages
-               WHERE unit_key = ?1 AND attempt_number = ?2 AND number > ?3
+               WHERE unit_key = ?1 AND attempt_number = ?2 AND number >= ?3
                ORDER BY number
                LIMIT ?4";
-    let parameters = params![attempt.unit.0, attempt.number, after, sql_limit(limit)];
+    // The first page begins with whatever is first, though no number should be below 1.
+    let first = if after == 0 { i64::MIN } else { i64::from(after) + 1 };
+    let parameters = params![attempt.unit.0, attempt.number, first, sql_limit(limit)];
     let what = |number| format!("message {number} of attempt {} of unit key {}", attempt.number, attempt.unit.0);
     read_page(connection, sql, parameters, limit, what, |row| {
         let content = read_content(row, 3, 4, 5)?;
@@ -415,6 +417,8 @@ pub(super) fn journal(connection: &Connection, rows: &Rows, after: i64, limit: u
 }
 
 /// What SQLite finds wrong: its own structure, and rows that refer to nothing.
+///
+/// A connection that only reads does not even parse CHECK constraints: what they forbid is not found here.
 pub(super) fn integrity(connection: &Connection) -> Result<Vec<String>> {
     let mut problems = Vec::new();
     let mut check = stored(connection.prepare("PRAGMA integrity_check"))?;

@@ -11,7 +11,7 @@ use workcrew::{Archive, AttemptKey, JobId, OwnerId, UnitKey};
 use super::life::Life;
 use super::table::{Stored, dump, reckless, tables};
 use super::{Look, look_at};
-use crate::child;
+use crate::memory;
 
 fn is_refused_as_damaged(path: &Path) -> bool {
     matches!(look_at(path), Look::Refused(OpenError::Damaged { .. }))
@@ -172,7 +172,7 @@ fn bomb(claimed: Option<u64>, len_bytes: u64) -> Vec<u8> {
 #[test]
 fn a_message_that_grows_when_it_is_read_is_found_without_the_memory_for_it() {
     const NAME: &str = "damage::hostile::a_message_that_grows_when_it_is_read_is_found_without_the_memory_for_it";
-    let Some(peak_mib) = child::peak_growth_mib(NAME, || {
+    let Some(peak_mib) = memory::peak_growth_mib(NAME, || {
         let bombs = [
             bomb(Some(10 * GIB), 10 * GIB),
             bomb(Some(GIB), GIB),

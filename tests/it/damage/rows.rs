@@ -113,3 +113,12 @@ fn a_deleted_unit_is_found() {
         assert_found(&format!("{contents}{journal}{unit}"), "follows row");
     }
 }
+
+#[test]
+fn a_message_that_hides_before_the_first_is_found_though_its_attempt_is_open() {
+    for number in [0, -1, i64::MIN] {
+        let hide = format!("UPDATE messages SET number = {number} WHERE unit_key = 7 AND number = 2");
+        let verification = verification_after(&Verify::new(), &hide);
+        assert!(verification.to_string().contains("attempt 1 of unit `running`"), "{number}: {verification}");
+    }
+}

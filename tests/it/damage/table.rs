@@ -6,7 +6,7 @@ use rusqlite::types::{Value, ValueRef};
 use rusqlite::{Connection, ErrorCode, params_from_iter};
 
 /// A table with the columns by which one of its rows is found.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub(super) struct Table {
     pub(super) name: String,
     pub(super) columns: Vec<String>,
@@ -138,15 +138,11 @@ impl Table {
     }
 }
 
-/// Everything that a file holds, by table, with the names of the columns; an error if it cannot be read.
-pub(super) fn dump(path: &Path) -> rusqlite::Result<Vec<(String, Vec<String>, Vec<Row>)>> {
+/// Everything that a file holds, by table; an error if it cannot be read.
+pub(super) fn dump(path: &Path) -> rusqlite::Result<Vec<(Table, Vec<Row>)>> {
     let connection = Connection::open(path)?;
     let mut names = connection.prepare("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")?;
     let names: Vec<String> = names.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
-    let tables = names.into_iter().map(|name| {
-        let table = table(&connection, &name);
-        let rows = table.rows(&connection)?;
-        Ok((name, table.columns, rows))
-    });
-    tables.collect()
+    let tables = names.into_iter().map(|name| table(&connection, &name));
+    tables.map(|table| table.rows(&connection).map(|rows| (table, rows))).collect()
 }

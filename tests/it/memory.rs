@@ -1,4 +1,4 @@
-//! A part of a test in a process of its own: the test binary executes itself again.
+//! How much memory a part of a test needs: it runs in a process of its own, the test binary executing itself.
 
 use std::process::Command;
 
