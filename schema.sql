@@ -7,6 +7,10 @@
 -- Hot and cold are apart: every change of a unit rewrites its small row in work_units; what
 -- is large (payload, prompt, messages, results) is written once, elsewhere.
 --
+-- What is written once refers to its owner, unit or attempt by a foreign key. Columns that change with every step of
+-- a unit (accepted_by, lease_owner, current_unit) do not: for them SQLite would copy every page that it touches, to
+-- be able to undo the one statement. The verification checks those.
+--
 -- Checks spell their lists out with OR: for an IN with more than two values SQLite builds a temporary table each time
 -- a row is written, which took more time than writing the row.
 
@@ -51,11 +55,11 @@ CREATE TABLE work_units (
     attempts_used          INTEGER NOT NULL DEFAULT 0,   -- those that count against max_retries since the last requeue
     releases               INTEGER NOT NULL DEFAULT 0,   -- those given back uncounted since then
     max_retries            INTEGER NOT NULL,
-    accepted_by            INTEGER REFERENCES owners (id),   -- only this owner may claim it
+    accepted_by            INTEGER,               -- only this owner may claim it
     not_before             INTEGER,               -- not to be claimed earlier
     delay_ms               INTEGER,               -- how far away not_before was when it was set
     queue_deadline_boot_ms INTEGER,               -- fails if it is not claimed by then
-    lease_owner            INTEGER REFERENCES owners (id),
+    lease_owner            INTEGER,
     lease_worker           TEXT,
     lease_until_boot_ms    INTEGER,
     failure_kind           TEXT,                  -- why it is FAILED
@@ -216,7 +220,7 @@ CREATE TABLE workers (
         OR status = 'TERMINATED' OR status = 'DEAD'),
     capacity         INTEGER NOT NULL,
     load             INTEGER NOT NULL CHECK (load >= 0),
-    current_unit     INTEGER REFERENCES work_units (key),
+    current_unit     INTEGER,
     units_completed  INTEGER NOT NULL DEFAULT 0,
     units_failed     INTEGER NOT NULL DEFAULT 0,
     total_time_ms    INTEGER NOT NULL DEFAULT 0,

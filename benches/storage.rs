@@ -142,21 +142,19 @@ fn text(length: usize, seed: usize) -> String {
 /// Whole lives of units through the repository, by so many threads at once.
 fn lives(repository: SqliteRepository, threads: usize, message_bytes: usize) -> Rate {
     let (job_id, owner) = begin(&repository);
-    let texts: Vec<String> = (0..MESSAGES).map(|seed| text(message_bytes, seed)).collect();
-    let done = AtomicUsize::new(0);
+    let messages: Vec<Message> = (0..MESSAGES).map(|seed| Message::assistant(text(message_bytes, seed))).collect();
+    let (begun, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let barrier = Barrier::new(threads + 1);
     let elapsed = std::thread::scope(|scope| {
         for thread in 0..threads {
-            let (repository, texts, done, barrier) = (&repository, &texts, &done, &barrier);
+            let (repository, messages, begun, done, barrier) = (&repository, &messages, &begun, &done, &barrier);
             scope.spawn(move || {
                 let slot = Slot::new(WorkerId::new(format!("w{thread}")).expect("a name"));
                 barrier.wait();
                 let began = Instant::now();
-                for number in 0.. {
-                    if began.elapsed() > MEASURED {
-                        break;
-                    }
-                    life(repository, job_id, owner, &slot, format!("{thread}-{number}"), texts);
+                while began.elapsed() < MEASURED {
+                    let number = begun.fetch_add(1, Ordering::Relaxed);
+                    life(repository, job_id, owner, &slot, id(number), messages);
                     done.fetch_add(1, Ordering::Relaxed);
                 }
             });
@@ -189,6 +187,11 @@ fn cpu_us(thread: &str) -> f64 {
     nanoseconds / 1_000.0
 }
 
+/// Names in the order of insertion, as most callers give them and as generated ones are.
+fn id(number: usize) -> String {
+    format!("unit-{number:09}")
+}
+
 fn begin(repository: &SqliteRepository) -> (JobId, OwnerId) {
     let job = repository.create_job(&NewJob::named("bench")).expect("a job");
     let process = Process::this(&SystemClock.boot_id());
@@ -196,7 +199,7 @@ fn begin(repository: &SqliteRepository) -> (JobId, OwnerId) {
     (job.id, owner)
 }
 
-fn life(repository: &SqliteRepository, job_id: JobId, owner: OwnerId, slot: &Slot, id: String, texts: &[String]) {
+fn life(repository: &SqliteRepository, job_id: JobId, owner: OwnerId, slot: &Slot, id: String, messages: &[Message]) {
     let unit = NewUnit::new(id).prompt("Answer at length.").payload(json!({ "page": 1 }));
     let claimant = Claimant::new(owner, TTL);
     let Submitted::Claimed(claim) = repository.submit(job_id, &unit, &claimant, slot).expect("room") else {
@@ -204,9 +207,7 @@ fn life(repository: &SqliteRepository, job_id: JobId, owner: OwnerId, slot: &Slo
     };
     let lease = &claim.lease;
     repository.start(lease, &Beginning::default()).expect("a lease that holds");
-    for (follows, text) in (0..).zip(texts) {
-        repository.append(lease, follows, &[Message::assistant(text.as_str())]).expect("a lease that holds");
-    }
+    repository.append(lease, 0, messages).expect("a lease that holds");
     let tokens = Tokens { input: 1_000, output: 1_000, ..Tokens::default() };
     let report = AttemptReport::completed().output("Done.").result(json!({ "pages": 1 })).charge(Charge::reported(
         "large",
@@ -231,7 +232,7 @@ fn submit_and_claim(repository: SqliteRepository, threads: usize) -> (f64, f64) 
     };
     let submits = timed(&|thread| {
         for number in 0..units_each {
-            let unit = NewUnit::new(format!("{thread}-{number}")).prompt("Answer at length.");
+            let unit = NewUnit::new(id(number * threads + thread)).prompt("Answer at length.");
             repository.insert(job_id, &[unit], Intake::Open).expect("room");
         }
     });
@@ -308,7 +309,7 @@ impl Floor<'_> {
             "INSERT INTO work_units (key, job_id, id, status, priority, has_prompt, fence, attempt_count, max_retries,
                                      accepted_by, lease_owner, lease_worker, lease_until_boot_ms, created_at)
              VALUES (?1, 1, ?2, 'ASSIGNED', 0, 1, 1, 1, 3, 1, 1, ?3, 600000, 1767225600000)",
-            params![key, format!("1-{key}"), format!("w{}", key % 64)],
+            params![key, id(key as usize), format!("w{}", key % 64)],
         )?;
         self.execute(
             "INSERT INTO unit_inputs (unit_key, payload, prompt, options, content_hash, prompt_hash)

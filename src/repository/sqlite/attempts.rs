@@ -1,76 +1,18 @@
-//! An attempt while it runs, and how it ends: start, append, progress, checkpoint, finish, release.
+//! An attempt while it runs: start, append, partial, progress, checkpoint.
 
 use chrono::{DateTime, Utc};
 use rusqlite::params;
 
 use super::book::{Answer, Book, Entry, Trace};
 use super::messages::NewMessage;
-use super::rows::{HotUnit, optional_blob, read_attempt, read_attempt_result, read_charges};
-use crate::attempt::{
-    Attempt, AttemptKey, AttemptReport, AttemptResult, Closing, Outcome, OutputFile, Process, ResultHashes, Standing,
-};
+use crate::attempt::{AttemptKey, Process};
 use crate::chain::{self, Hash};
 use crate::clock::Moment;
-use crate::conversation::{Raw, to_json};
+use crate::conversation::to_json;
 use crate::lease::Lease;
 use crate::money::{Charge, Money};
-use crate::repository::rules::{self, Pause};
-use crate::repository::{Closed, RepositoryError, Result};
-use crate::unit::{Change, UnitStatus};
-
-/// A report, checked and serialised by its caller, so that the writer need not.
-#[derive(Debug)]
-pub(super) struct ReportRow {
-    /// The report without what stands beside it, which is what a late report keeps too.
-    pub(super) report: AttemptReport,
-    result: Option<Raw>,
-    /// Of result and output.
-    hashes: ResultHashes,
-}
-
-impl ReportRow {
-    pub(super) fn of(report: &AttemptReport) -> Result<ReportRow> {
-        let result = rules::check_report(report)?;
-        let hashes = ResultHashes {
-            result: result.as_ref().map(|json| Hash::of(json.as_bytes())),
-            output: report.output.as_deref().map(|text| Hash::of(text.as_bytes())),
-            ..ResultHashes::default()
-        };
-        Ok(ReportRow { report: report.clone(), result, hashes })
-    }
-
-    pub(super) fn len_bytes(&self) -> usize {
-        let result = self.result.as_ref().map_or(0, |result| result.as_bytes().len());
-        result + self.report.output.as_ref().map_or(0, String::len)
-    }
-}
-
-/// What an attempt leaves when it ends.
-struct Left {
-    result: AttemptResult,
-    /// By model, in the order of their names.
-    charges: Vec<Charge>,
-    session_id: Option<String>,
-    messages_lost: u32,
-}
-
-/// Who ends an attempt, and why.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Cause<'a> {
-    pub(super) actor: &'a str,
-    pub(super) reason: Option<&'a str>,
-}
-
-impl HotUnit {
-    pub(super) fn standing(&self) -> Standing {
-        Standing {
-            status: self.status,
-            attempts_used: self.attempts_used,
-            max_retries: self.max_retries,
-            releases: self.releases,
-        }
-    }
-}
+use crate::repository::{RepositoryError, rules};
+use crate::unit::Change;
 
 impl Book<'_> {
     /// ASSIGNED → PROCESSING.
@@ -149,7 +91,7 @@ impl Book<'_> {
         Ok(())
     }
 
-    fn add_message(
+    pub(super) fn add_message(
         &self,
         attempt: AttemptKey,
         trace: &mut Trace,
@@ -189,7 +131,7 @@ impl Book<'_> {
         Ok(())
     }
 
-    fn set_partial(&self, attempt: AttemptKey, text: &str) -> rusqlite::Result<()> {
+    pub(super) fn set_partial(&self, attempt: AttemptKey, text: &str) -> rusqlite::Result<()> {
         if text.is_empty() {
             let mut delete =
                 self.connection.prepare_cached("DELETE FROM partials WHERE unit_key = ?1 AND attempt_number = ?2")?;
@@ -241,7 +183,7 @@ impl Book<'_> {
         Ok(())
     }
 
-    fn charge(&self, attempt: AttemptKey, charges: &[Charge]) -> rusqlite::Result<()> {
+    pub(super) fn charge(&self, attempt: AttemptKey, charges: &[Charge]) -> rusqlite::Result<()> {
         let mut replace = self.connection.prepare_cached(
             "INSERT OR REPLACE INTO charges (unit_key, attempt_number, model, input, output, cache_read, cache_write,
                                              reasoning, amount, price, is_estimated)
@@ -275,334 +217,6 @@ impl Book<'_> {
              ON CONFLICT (unit_key, attempt_number) DO UPDATE SET value = ?3",
         )?;
         replace.execute(params![lease.unit.0, lease.attempt_number, value])?;
-        Ok(())
-    }
-
-    pub(super) fn finish(&mut self, now: Moment, lease: &Lease, row: &ReportRow) -> Answer<Closed> {
-        let Some(unit) = self.held(lease)? else { return self.finish_late(now, lease, row) };
-        let closing = unit.standing().finished(&row.report.ending);
-        rules::changed_unit(&unit.id, unit.status, closing.change)?;
-        let left = self.store_report(lease, row)?;
-        let actor = lease.owner.to_string();
-        let reason = closing.failure.as_ref().map(|failure| failure.kind.as_str());
-        let cause = Cause { actor: &actor, reason };
-        self.close(now, &unit, &closing, cause, left)
-    }
-
-    /// Stores what a report brings, and says what the attempt leaves with it.
-    fn store_report(&mut self, lease: &Lease, row: &ReportRow) -> Answer<Left> {
-        let (attempt, report) = (lease.attempt(), &row.report);
-        let trace = self.trace(attempt, lease.fence)?;
-        self.store_result(attempt, row.result.as_ref(), report.output.as_deref(), &report.output_files)?;
-        if !report.charges.is_empty() {
-            self.charge(attempt, &report.charges)?;
-        }
-        // What was charged before may be for other models.
-        let charges = match trace.is_charged {
-            true => read_charges(self.connection, attempt)?,
-            false => rules::charged(&[], &report.charges),
-        };
-        let hashes = ResultHashes { rendered_prompt: trace.rendered_prompt, ..row.hashes.clone() };
-        Ok(Left {
-            result: AttemptResult::of_hashes(hashes, report.output_files.clone()),
-            charges,
-            session_id: report.session_id.clone(),
-            messages_lost: report.messages_lost,
-        })
-    }
-
-    /// What an attempt leaves that ends without a report.
-    fn left_behind(&self, attempt: AttemptKey) -> Answer<Left> {
-        let result = read_attempt_result(self.connection, attempt)?;
-        let charges = read_charges(self.connection, attempt)?;
-        Ok(Left { result, charges, session_id: None, messages_lost: 0 })
-    }
-
-    fn store_result(
-        &self,
-        attempt: AttemptKey,
-        result: Option<&Raw>,
-        output: Option<&str>,
-        files: &[OutputFile],
-    ) -> rusqlite::Result<()> {
-        if result.is_some() || output.is_some() {
-            let mut upsert = self.connection.prepare_cached(
-                "INSERT INTO attempt_results (unit_key, attempt_number, result, output)
-                 VALUES (?1, ?2, ?3, ?4)
-                 ON CONFLICT (unit_key, attempt_number) DO UPDATE SET result = ?3, output = ?4",
-            )?;
-            upsert.execute(params![attempt.unit.0, attempt.number, result.map(Raw::as_bytes), output])?;
-        }
-        if files.is_empty() {
-            return Ok(());
-        }
-        let mut insert = self.connection.prepare_cached(
-            "INSERT INTO output_files (unit_key, attempt_number, position, path, size_bytes, hash)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-        )?;
-        for (position, file) in (0_i64..).zip(files) {
-            let size_bytes = i64::try_from(file.size_bytes).expect("file sizes were checked");
-            insert.execute(params![
-                attempt.unit.0,
-                attempt.number,
-                position,
-                file.path,
-                size_bytes,
-                file.hash.as_bytes()
-            ])?;
-        }
-        Ok(())
-    }
-
-    pub(super) fn release(
-        &mut self,
-        now: Moment,
-        lease: &Lease,
-        after: Option<std::time::Duration>,
-        reason: &str,
-    ) -> Answer<Closed> {
-        let Some(unit) = self.held(lease)? else {
-            return match self.closed_attempt(lease)? {
-                Some(attempt) if attempt.outcome == Some(Outcome::Released) => self.closed_before(lease),
-                _ => Err(RepositoryError::stale(lease).into()),
-            };
-        };
-        let actor = lease.owner.to_string();
-        let cause = Cause { actor: &actor, reason: Some(reason) };
-        self.close_without_report(now, &unit, &unit.standing().released(after), cause)
-    }
-
-    /// The lease no longer holds: it is our own report sent again, or a late one, which stays on its attempt.
-    fn finish_late(&mut self, now: Moment, lease: &Lease, row: &ReportRow) -> Answer<Closed> {
-        let stale = || RepositoryError::stale(lease).into();
-        let Some(attempt) = self.closed_attempt(lease)? else { return Err(stale()) };
-        let unit = self.unit(lease.unit)?.expect("an attempt belongs to a unit");
-        let stored = read_attempt_result(self.connection, attempt.key)?;
-        let charges = read_charges(self.connection, attempt.key)?;
-        let digest = self.closing_row(attempt.key)?.and_then(|(.., digest)| digest);
-        let (report, result) = (&row.report, row.result.as_ref());
-        if rules::is_own_report(&attempt, &stored, &charges, digest.as_ref(), report, result) {
-            return self.closed_before(lease);
-        }
-        let late_result = rules::late_result(report);
-        let charged = rules::charged(&charges, &report.charges);
-        let is_known = stored.late_result.as_ref() == Some(&late_result) && charged == charges;
-        if unit.is_purged || is_known {
-            return Err(stale());
-        }
-        let mut upsert = self.connection.prepare_cached(
-            "INSERT INTO attempt_results (unit_key, attempt_number, late_result)
-             VALUES (?1, ?2, ?3)
-             ON CONFLICT (unit_key, attempt_number) DO UPDATE SET late_result = ?3",
-        )?;
-        upsert.execute(params![attempt.key.unit.0, attempt.key.number, late_result.as_bytes()])?;
-        self.charge(attempt.key, &report.charges)?;
-        let stored = read_attempt_result(self.connection, attempt.key)?;
-        self.record(
-            now,
-            Entry {
-                unit: unit.key,
-                attempt_number: Some(attempt.key.number),
-                fence: unit.fence,
-                change: Change::LateReport,
-                from: Some(unit.status),
-                to: unit.status,
-                actor: &lease.owner.to_string(),
-                reason: None,
-                conversation: None,
-                digest: Some(stored.digest(&attempt, &charged)),
-            },
-        )?;
-        Err(stale())
-    }
-
-    /// The attempt of a lease, if it has ended.
-    fn closed_attempt(&self, lease: &Lease) -> Answer<Option<Attempt>> {
-        let attempt = read_attempt(self.connection, lease.attempt())?;
-        Ok(attempt.filter(|attempt| attempt.fence == lease.fence && attempt.outcome.is_some()))
-    }
-
-    /// What the end of an attempt did when it was made.
-    fn closed_before(&self, lease: &Lease) -> Answer<Closed> {
-        match self.closing_row(lease.attempt())? {
-            Some((change, status, _)) => Ok(Closed { status, change, not_before: None }),
-            None => Err(RepositoryError::stale(lease).into()),
-        }
-    }
-
-    /// The journal row that closed an attempt.
-    fn closing_row(&self, attempt: AttemptKey) -> Answer<Option<(Change, UnitStatus, Option<Hash>)>> {
-        let mut select = self.connection.prepare_cached(
-            "SELECT change, to_status, digest
-             FROM journal
-             WHERE unit_key = ?1 AND attempt_number = ?2 AND head IS NOT NULL",
-        )?;
-        let mut rows = select.query(params![attempt.unit.0, attempt.number])?;
-        let Some(row) = rows.next()? else { return Ok(None) };
-        let change = super::rows::named(row, 0, Change::from_name)?;
-        let status = super::rows::named(row, 1, UnitStatus::from_name)?;
-        Ok(Some((change, status, optional_blob(row, 2)?)))
-    }
-
-    /// Ends the open attempt of a unit that leaves nothing but what it has recorded.
-    pub(super) fn close_without_report(
-        &mut self,
-        now: Moment,
-        unit: &HotUnit,
-        closing: &Closing,
-        cause: Cause<'_>,
-    ) -> Answer<Closed> {
-        let left = self.left_behind(unit.attempt())?;
-        self.close(now, unit, closing, cause, left)
-    }
-
-    /// Ends the open attempt of a unit, and does to the unit what follows from it.
-    fn close(
-        &mut self,
-        now: Moment,
-        unit: &HotUnit,
-        closing: &Closing,
-        cause: Cause<'_>,
-        left: Left,
-    ) -> Answer<Closed> {
-        let to = rules::changed_unit(&unit.id, unit.status, closing.change)?;
-        let fence = if closing.outcome == Outcome::Lost { unit.fence + 1 } else { unit.fence };
-        let attempt = self.close_attempt(now, unit, closing, &left)?;
-        let pause = closing.delay.and_then(|delay| Pause::lasting(delay, now));
-        self.close_unit(now, unit, closing, to, fence, pause)?;
-        self.give_back(now, unit, &attempt)?;
-        self.record(
-            now,
-            Entry {
-                unit: unit.key,
-                attempt_number: Some(attempt.key.number),
-                fence,
-                change: closing.change,
-                from: Some(unit.status),
-                to,
-                actor: cause.actor,
-                reason: cause.reason,
-                conversation: attempt.message_count.zip(attempt.head),
-                digest: Some(left.result.digest(&attempt, &left.charges)),
-            },
-        )?;
-        Ok(Closed { status: to, change: closing.change, not_before: pause.map(|pause| pause.not_before) })
-    }
-
-    /// Ends the conversation and the record of an attempt, and says how that stands now.
-    fn close_attempt(&mut self, now: Moment, unit: &HotUnit, closing: &Closing, left: &Left) -> Answer<Attempt> {
-        let key = unit.attempt();
-        let trace = self.end_conversation(now, key, unit.fence)?;
-        let failed = self.end_attempt(key);
-        let mut attempt = read_attempt(self.connection, key)?.expect("a leased unit has an attempt");
-        attempt.ended_at = Some(now.wall);
-        attempt.outcome = Some(closing.outcome);
-        attempt.is_counted = closing.is_counted;
-        attempt.failure.clone_from(&closing.failure);
-        attempt.message_count = Some(trace.message_count);
-        attempt.head = Some(trace.head);
-        attempt.messages_lost = attempt.messages_lost.saturating_add(left.messages_lost).saturating_add(failed);
-        if left.session_id.is_some() {
-            attempt.session_id.clone_from(&left.session_id);
-        }
-        self.write_end(&attempt)?;
-        Ok(attempt)
-    }
-
-    fn write_end(&self, attempt: &Attempt) -> rusqlite::Result<()> {
-        let mut update = self.connection.prepare_cached(
-            "UPDATE attempts
-             SET ended_at = ?3, outcome = ?4, is_counted = ?5, failure_kind = ?6, failure_message = ?7,
-                 message_count = ?8, head = ?9, messages_lost = ?10, session_id = ?11
-             WHERE unit_key = ?1 AND number = ?2",
-        )?;
-        update.execute(params![
-            attempt.key.unit.0,
-            attempt.key.number,
-            attempt.ended_at.map(|time| time.timestamp_millis()),
-            attempt.outcome.map(Outcome::name),
-            attempt.is_counted,
-            attempt.failure.as_ref().map(|failure| failure.kind.as_str()),
-            attempt.failure.as_ref().map(|failure| failure.message.as_str()),
-            attempt.message_count,
-            attempt.head.as_ref().map(Hash::as_bytes),
-            attempt.messages_lost,
-            attempt.session_id,
-        ])?;
-        Ok(())
-    }
-
-    /// Keeps what was said of a message that will never be whole.
-    fn end_conversation(&mut self, now: Moment, attempt: AttemptKey, fence: i64) -> Answer<Trace> {
-        let mut trace = self.trace(attempt, fence)?;
-        if trace.has_partial {
-            let mut select = self
-                .connection
-                .prepare_cached("SELECT text FROM partials WHERE unit_key = ?1 AND attempt_number = ?2")?;
-            let text: String = select.query_row(params![attempt.unit.0, attempt.number], |row| row.get(0))?;
-            self.set_partial(attempt, "")?;
-            self.add_message(attempt, &mut trace, now.wall, &NewMessage::partial(text))?;
-        }
-        Ok(trace)
-    }
-
-    fn close_unit(
-        &self,
-        now: Moment,
-        unit: &HotUnit,
-        closing: &Closing,
-        to: UnitStatus,
-        fence: i64,
-        pause: Option<Pause>,
-    ) -> rusqlite::Result<()> {
-        let is_given_back = closing.change == Change::Release && !closing.is_counted;
-        let failure = closing.failure.as_ref().filter(|_| to == UnitStatus::Failed);
-        let mut update = self.connection.prepare_cached(
-            "UPDATE work_units
-             SET status = ?2, fence = ?3, attempts_used = ?4, releases = ?5, not_before = ?6, delay_ms = ?7,
-                 accepted_by = iif(?8, accepted_by, NULL), lease_owner = NULL, lease_worker = NULL,
-                 lease_until_boot_ms = NULL, failure_kind = ?9, failure_message = ?10, completed_at = ?11
-             WHERE key = ?1",
-        )?;
-        update.execute(params![
-            unit.key.0,
-            to.name(),
-            fence,
-            unit.attempts_used + u32::from(closing.is_counted),
-            unit.releases + u32::from(is_given_back),
-            pause.map(|pause| pause.not_before.timestamp_millis()),
-            pause.map(|pause| pause.delay_ms),
-            matches!(closing.change, Change::Retry | Change::Release),
-            failure.map(|failure| failure.kind.as_str()),
-            failure.map(|failure| failure.message.as_str()),
-            to.is_terminal().then(|| now.wall.timestamp_millis()),
-        ])?;
-        Ok(())
-    }
-
-    /// Takes an attempt off the load of its worker, and counts it.
-    fn give_back(&self, now: Moment, unit: &HotUnit, attempt: &Attempt) -> rusqlite::Result<()> {
-        let executed = attempt.execution_time().unwrap_or_default();
-        let mut update = self.connection.prepare_cached(
-            "UPDATE workers
-             SET load = load - 1,
-                 status = iif(status = 'BUSY', 'READY', status),
-                 current_unit = nullif(current_unit, ?3),
-                 units_completed = units_completed + ?4,
-                 units_failed = units_failed + ?5,
-                 total_time_ms = total_time_ms + ?6,
-                 last_activity_at = ?7
-             WHERE owner_id = ?1 AND id = ?2",
-        )?;
-        update.execute(params![
-            attempt.owner.0,
-            attempt.worker_id.as_str(),
-            unit.key.0,
-            attempt.outcome == Some(Outcome::Completed),
-            attempt.outcome.is_some_and(rules::is_failure),
-            rules::milliseconds(executed),
-            now.wall.timestamp_millis(),
-        ])?;
         Ok(())
     }
 }

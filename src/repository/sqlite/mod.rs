@@ -6,7 +6,7 @@
 //! | `migrate` | the schema, and how an older one becomes today's |
 //! | `queue`, `writer` | all changes go through one thread, which commits whatever waits as one transaction |
 //! | `book` | an open transaction, the journal's chain, what the writer remembers |
-//! | `units`, `claims`, `attempts`, `owners`, `purge` | the verbs, in the order a unit travels |
+//! | `units`, `claims`, `attempts`, `endings`, `owners`, `purge` | the verbs, in the order a unit travels |
 //! | `messages`, `rows` | between rows and records |
 //! | `readers`, `read`, `archive` | reading, beside the writer or without one |
 //!
@@ -28,6 +28,7 @@ mod archive;
 mod attempts;
 mod book;
 mod claims;
+mod endings;
 mod messages;
 mod migrate;
 mod open;
@@ -52,9 +53,9 @@ use chrono::{DateTime, Utc};
 use serde_json::Value;
 
 pub use self::archive::SqliteArchive;
-use self::attempts::ReportRow;
 use self::book::Memory;
 use self::claims::{fresh_claim, read_claimed};
+use self::endings::ReportRow;
 use self::messages::NewMessage;
 pub use self::open::OpenError;
 use self::open::Place;
@@ -181,10 +182,10 @@ impl SqliteOptions {
         let connection = open::writing_connection(&place, &self.clock.boot_id(), self.patience.busy)?;
         let writer = Writer::new();
         let memory = Memory::new(self.is_chained);
-        let thread = WriterThread::new(&writer, connection, memory, self.patience, place.clone());
+        let failed = |error: std::io::Error| OpenError::Failed { path: place.path().to_owned(), source: error.into() };
+        let thread = WriterThread::new(&writer, connection, memory, self.patience, place.clone()).map_err(failed)?;
         let thread = std::thread::Builder::new().name("workcrew-writer".to_owned()).spawn(move || thread.serve());
-        let thread =
-            thread.map_err(|error| OpenError::Failed { path: place.path().to_owned(), source: error.into() })?;
+        let thread = thread.map_err(failed)?;
         let archive = SqliteArchive::beside_writer(place.clone());
         Ok(Shared { place, writer, thread: Some(thread), archive, clock: self.clock })
     }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use rusqlite::{OptionalExtension, params};
 
-use super::attempts::Cause;
 use super::book::{Answer, Book, Entry};
+use super::endings::Cause;
 use super::rows::{HotUnit, named, optional_time, time, unsigned, worker_id};
 use crate::attempt::{Closing, FailureKind, Process};
 use crate::clock::Moment;

@@ -18,12 +18,16 @@
 //! worth keeping.
 //! A change never overtakes an earlier one of the same attempt.
 //!
+//! **Who is told where.** The callers of a small group are woken by the writer itself, those of a large one by a
+//! thread of its own, while the writer goes on.
+//!
 //! **When it panics**, the caller of that change is told, and the thread goes on.
 
 use std::any::Any;
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Sender, bounded};
@@ -108,8 +112,13 @@ impl std::fmt::Debug for Waiting {
 trait Change: Send {
     fn apply(&mut self, book: &mut Book<'_>) -> rusqlite::Result<()>;
 
+    /// The messages that are lost if the change is not made and nobody waits to be told.
+    fn messages_at_stake(&self) -> Option<(AttemptKey, u32)> {
+        None
+    }
+
     /// Called once: after the commit, or with the reason why there was none.
-    fn settle(self: Box<Self>, failure: Option<RepositoryError>, memory: &mut Memory);
+    fn settle(self: Box<Self>, failure: Option<RepositoryError>);
 }
 
 /// A change whose caller waits for the answer.
@@ -129,7 +138,7 @@ impl<T: Send, Work: FnMut(&mut Book<'_>) -> Answer<T> + Send> Change for Awaited
         Ok(())
     }
 
-    fn settle(self: Box<Self>, failure: Option<RepositoryError>, _memory: &mut Memory) {
+    fn settle(self: Box<Self>, failure: Option<RepositoryError>) {
         let answer = failure.map_or(self.answer, |failure| Some(Err(failure)));
         // A caller that no longer waits is nobody's loss.
         let _ = self.reply.send(answer.unwrap_or(Err(RepositoryError::Closed)));
@@ -156,10 +165,13 @@ impl<Work: FnMut(&mut Book<'_>) -> Answer<()> + Send> Change for Unawaited<Work>
         Ok(())
     }
 
-    fn settle(self: Box<Self>, failure: Option<RepositoryError>, memory: &mut Memory) {
+    fn messages_at_stake(&self) -> Option<(AttemptKey, u32)> {
+        Some((self.attempt, self.messages)).filter(|(_, messages)| *messages > 0)
+    }
+
+    fn settle(self: Box<Self>, failure: Option<RepositoryError>) {
         if let Some(failure) = failure.filter(|_| self.messages > 0) {
             log::error!("attempt {:?}: {} messages lost: {failure}", self.attempt, self.messages);
-            memory.lose_messages(self.attempt, self.messages);
         }
     }
 }
@@ -215,6 +227,7 @@ pub(super) struct WriterThread {
     memory: Memory,
     patience: Patience,
     place: Place,
+    answers: Answers,
     /// What could not be written yet, in order.
     kept: Vec<Waiting>,
 }
@@ -226,9 +239,9 @@ impl WriterThread {
         memory: Memory,
         patience: Patience,
         place: Place,
-    ) -> WriterThread {
+    ) -> std::io::Result<WriterThread> {
         let queue = Arc::clone(&writer.queue);
-        WriterThread { queue, connection, memory, patience, place, kept: Vec::new() }
+        Ok(WriterThread { queue, connection, memory, patience, place, answers: Answers::start()?, kept: Vec::new() })
     }
 
     /// Writes until the queue is closed and empty, then leaves a file without a log behind it.
@@ -281,10 +294,8 @@ impl WriterThread {
                 self.settle_each(group, || place.gone());
             }
             Ok(()) => {
-                for waiting in group {
-                    point(waiting.order.verb, Stage::Committed);
-                    waiting.change.settle(None, &mut self.memory);
-                }
+                group.iter().for_each(|waiting| point(waiting.order.verb, Stage::Committed));
+                self.answers.tell(group);
             }
             Err(trouble) if group.len() > 1 && !trouble.is_lock() => self.write_singly(group),
             Err(Trouble::Panicked) => self.settle_each(group, || RepositoryError::storage("the writer panicked")),
@@ -323,13 +334,21 @@ impl WriterThread {
             log::debug!("{}: kept to be written later: {failure}", waiting.order.verb);
             self.kept.push(waiting);
         } else {
-            waiting.change.settle(Some(failure), &mut self.memory);
+            self.fail(waiting, failure);
         }
+    }
+
+    /// Tells that a change was not made, and remembers what that loses.
+    fn fail(&mut self, waiting: Waiting, failure: RepositoryError) {
+        if let Some((attempt, messages)) = waiting.change.messages_at_stake() {
+            self.memory.lose_messages(attempt, messages);
+        }
+        waiting.change.settle(Some(failure));
     }
 
     fn settle_each(&mut self, group: Vec<Waiting>, failure: impl Fn() -> RepositoryError) {
         for waiting in group {
-            waiting.change.settle(Some(failure()), &mut self.memory);
+            self.fail(waiting, failure());
         }
     }
 
@@ -366,6 +385,56 @@ impl WriterThread {
         }
         self.memory.forget_uncommitted();
         Err(trouble)
+    }
+}
+
+/// The thread that wakes the callers of a large group, while the writer goes on with the next.
+///
+/// Waking a caller and freeing what it brought takes a good part of the time that its change took.
+struct Answers {
+    groups: Option<Sender<Vec<Waiting>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Groups up to this size are told at once: handing them over would make their callers wait longer.
+const TOLD_AT_ONCE: usize = 8;
+
+/// How many groups may wait to be told before the writer tells them itself.
+const GROUPS_TO_TELL: usize = 4;
+
+impl Answers {
+    fn start() -> std::io::Result<Answers> {
+        let (groups, told) = bounded::<Vec<Waiting>>(GROUPS_TO_TELL);
+        let tell = move || told.iter().for_each(tell_made);
+        let thread = std::thread::Builder::new().name("workcrew-answers".to_owned()).spawn(tell)?;
+        Ok(Answers { groups: Some(groups), thread: Some(thread) })
+    }
+
+    /// Tells that changes were made.
+    fn tell(&self, group: Vec<Waiting>) {
+        match &self.groups {
+            Some(groups) if group.len() > TOLD_AT_ONCE => {
+                if let Err(refused) = groups.try_send(group) {
+                    tell_made(refused.into_inner());
+                }
+            }
+            _ => tell_made(group),
+        }
+    }
+}
+
+impl Drop for Answers {
+    fn drop(&mut self) {
+        self.groups = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn tell_made(group: Vec<Waiting>) {
+    for waiting in group {
+        waiting.change.settle(None);
     }
 }
 
