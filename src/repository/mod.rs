@@ -19,10 +19,11 @@
 //! **The fence grows** by one with every claim and with every expiry, and never otherwise.
 //!
 //! **Send it again.** After any error that is not a [rejection](RepositoryError::is_rejection) the
-//! caller does not know whether the change was made. It may send the same call again and gets the answer that
-//! the first would have given: `insert` finds the same content, `start`, `finish` and `release` find their
-//! own attempt as they would leave it, `append` says how many messages it follows. A claim whose answer
-//! was lost is found by [`claimed`](Repository::claimed).
+//! caller does not know whether the change was made. It may send the same call again: the change is made once,
+//! and the answer tells. `create_job`, `register_owner`, `start`, `append`, `checkpoint_at`, `progress`, `finish` and `release`
+//! answer as the first call would have (though without `not_before`); `insert` and `cancel` say that it was so already;
+//! `requeue` and `change_worker` are rejected with the status that they would have brought about. A claim whose answer was
+//! lost is found by [`claimed`](Repository::claimed), what an expiry did in the journal.
 //!
 //! **The journal** has one row for every change of a unit's status, written in the same transaction;
 //! see [`JournalEntry`] for the rows that change no status. It is chained (see [`crate::chain`])
@@ -38,7 +39,8 @@
 //! prompts do not differ (one that is missing differs from nothing). Priority, limits and times are not content.
 //!
 //! **Acceptance.** A unit belongs to the owner that inserted it as accepted, submitted it or claimed it last, through
-//! retries and releases, until it ends, expires or is requeued, or the owner ends. Only then may others claim it.
+//! retries and releases, until it ends, expires or is requeued, or the owner ends. Only then may others claim it; to submit it by
+//! its name takes it over.
 //! A queue timeout runs only while a unit is accepted and was never claimed.
 //!
 //! **Workers.** A claim adds one to the load of its worker, whose row it creates if need be; whatever ends the

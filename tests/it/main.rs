@@ -1,7 +1,5 @@
 //! The view from outside: one binary, a module for each concern.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-// Without a file to keep them in, what is tested here is tested in the library itself.
-#![cfg(any(feature = "sqlite", feature = "sqlite-system"))]
 
 mod children;
 mod concurrency;
