@@ -35,9 +35,19 @@ impl From<rusqlite::Error> for Fault {
 }
 
 impl From<RepositoryError> for Fault {
-    fn from(rejection: RepositoryError) -> Fault {
-        Fault::Rejected(rejection)
+    /// A record that cannot be read is an answer; a storage that fails is none, and voids the transaction.
+    fn from(error: RepositoryError) -> Fault {
+        if error.is_rejection() || matches!(error, RepositoryError::Corrupt { .. }) {
+            Fault::Rejected(error)
+        } else {
+            Fault::Sqlite(storage_failure(error.to_string()))
+        }
     }
+}
+
+/// An error of the storage that SQLite itself did not report as such.
+pub(super) fn storage_failure(message: String) -> rusqlite::Error {
+    rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR), Some(message))
 }
 
 /// How far an open attempt has got.
@@ -70,6 +80,8 @@ pub(super) struct Memory {
     losses: HashMap<AttemptKey, u32>,
     /// Attempts that the open transaction ends.
     ended: Vec<AttemptKey>,
+    /// Changes whenever another connection has written the file.
+    data_version: i64,
     /// Whether messages are linked. Only the bench turns it off, to show what it costs.
     pub(super) is_chained: bool,
 }
@@ -137,8 +149,15 @@ pub(super) struct Entry<'a> {
 }
 
 impl<'a> Book<'a> {
-    pub(super) fn open(connection: &'a Connection, memory: &'a mut Memory) -> Book<'a> {
-        Book { connection, memory, journal: None, held: HashMap::new(), living: HashSet::new() }
+    /// Looks first whether anybody else has written since: a lease may be used by more than one process.
+    pub(super) fn open(connection: &'a Connection, memory: &'a mut Memory) -> rusqlite::Result<Book<'a>> {
+        let mut select = connection.prepare_cached("PRAGMA data_version")?;
+        let data_version = select.query_row([], |row| row.get(0))?;
+        if memory.data_version != data_version {
+            memory.traces.clear();
+            memory.data_version = data_version;
+        }
+        Ok(Book { connection, memory, journal: None, held: HashMap::new(), living: HashSet::new() })
     }
 
     /// Adds a row to the journal.
@@ -307,4 +326,30 @@ fn read_trace(connection: &Connection, attempt: AttemptKey, fence: i64) -> rusql
     trace.has_partial = exists("SELECT 1 FROM partials WHERE unit_key = ?1 AND attempt_number = ?2")?;
     trace.is_charged = exists("SELECT 1 FROM charges WHERE unit_key = ?1 AND attempt_number = ?2")?;
     Ok(trace)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_remembered_of_an_attempt_is_forgotten_when_anybody_else_writes() {
+        let folder = tempfile::tempdir().unwrap();
+        let [ours, other] = [(); 2].map(|()| Connection::open(folder.path().join("a.db")).unwrap());
+        ours.execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE t (x)").unwrap();
+        let (mut memory, attempt) = (Memory::new(true), AttemptKey { unit: UnitKey(1), number: 1 });
+        Book::open(&ours, &mut memory).unwrap().remember(attempt, Trace::new(attempt, 1));
+
+        ours.execute("INSERT INTO t VALUES (1)", []).unwrap();
+        assert_eq!(Book::open(&ours, &mut memory).unwrap().memory.traces.len(), 1);
+        other.execute("INSERT INTO t VALUES (1)", []).unwrap();
+        assert_eq!(Book::open(&ours, &mut memory).unwrap().memory.traces.len(), 0);
+    }
+
+    #[test]
+    fn a_storage_that_fails_is_no_rejection() {
+        let stale = RepositoryError::UnknownJob(JobId(1));
+        assert!(matches!(Fault::from(stale), Fault::Rejected(_)));
+        assert!(matches!(Fault::from(RepositoryError::StorageFull), Fault::Sqlite(_)));
+    }
 }

@@ -45,7 +45,7 @@ mod writer;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -105,8 +105,9 @@ struct Shared {
 /// What is open, by device and inode.
 type OpenFiles = HashMap<(u64, u64), Weak<Shared>>;
 
-/// The files that are open in this process.
-static OPEN_FILES: LazyLock<Mutex<OpenFiles>> = LazyLock::new(Mutex::default);
+/// The files that are open in this process. One that is being closed stays until it is, so that no file ever has two
+/// writers here.
+static OPEN_FILES: LazyLock<(Mutex<OpenFiles>, Condvar)> = LazyLock::new(Default::default);
 
 /// How a database is opened.
 ///
@@ -169,9 +170,13 @@ impl SqliteOptions {
     /// [`OpenError`] says why it was refused.
     pub fn open(self, path: impl AsRef<Path>) -> std::result::Result<SqliteRepository, OpenError> {
         let place = open::find_or_create(path.as_ref())?;
-        let mut open_files = OPEN_FILES.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(shared) = open_files.get(&place.identity()).and_then(Weak::upgrade) {
-            return Ok(SqliteRepository { shared });
+        let (open_files, was_closed) = &*OPEN_FILES;
+        let mut open_files = open_files.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(shared) = open_files.get(&place.identity()) {
+            if let Some(shared) = shared.upgrade() {
+                return Ok(SqliteRepository { shared });
+            }
+            open_files = was_closed.wait(open_files).unwrap_or_else(PoisonError::into_inner);
         }
         let shared = Arc::new(self.start(place.clone())?);
         open_files.insert(place.identity(), Arc::downgrade(&shared));
@@ -244,8 +249,9 @@ impl Drop for Shared {
             // The thread reports its own trouble; here nobody could do anything about it.
             let _ = thread.join();
         }
-        let mut open_files = OPEN_FILES.lock().unwrap_or_else(PoisonError::into_inner);
-        open_files.retain(|_, shared| shared.strong_count() > 0);
+        let (open_files, was_closed) = &*OPEN_FILES;
+        open_files.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.place.identity());
+        was_closed.notify_all();
     }
 }
 

@@ -32,12 +32,14 @@ struct State<T> {
     ordinary: Vec<T>,
     /// What waits in the ordinary lane; the urgent one holds nothing that is large.
     bytes: usize,
+    /// What the receiver took and could not deal with yet.
+    held_bytes: usize,
     is_closed: bool,
 }
 
 impl<T> Queue<T> {
     pub(super) fn new(limit_bytes: usize) -> Queue<T> {
-        let state = State { urgent: Vec::new(), ordinary: Vec::new(), bytes: 0, is_closed: false };
+        let state = State { urgent: Vec::new(), ordinary: Vec::new(), bytes: 0, held_bytes: 0, is_closed: false };
         Queue { state: Mutex::new(state), arrived: Condvar::new(), drained: Condvar::new(), limit_bytes }
     }
 
@@ -46,8 +48,8 @@ impl<T> Queue<T> {
         let mut state = self.lock();
         // What is larger than the whole queue may enter when it is empty.
         while lane == Lane::Ordinary
-            && state.bytes > 0
-            && state.bytes.saturating_add(bytes) > self.limit_bytes
+            && state.bytes + state.held_bytes > 0
+            && (state.bytes + state.held_bytes).saturating_add(bytes) > self.limit_bytes
             && !state.is_closed
         {
             state = self.drained.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -83,6 +85,16 @@ impl<T> Queue<T> {
         drop(state);
         self.drained.notify_all();
         (!is_over).then_some((urgent, ordinary))
+    }
+
+    /// Counts what the receiver took and still has towards the limit.
+    pub(super) fn hold(&self, bytes: usize) {
+        let mut state = self.lock();
+        let was_more = bytes < std::mem::replace(&mut state.held_bytes, bytes);
+        drop(state);
+        if was_more {
+            self.drained.notify_all();
+        }
     }
 
     /// Takes what is urgent, if anything, without waiting.
@@ -141,6 +153,20 @@ mod tests {
         assert_eq!(queue.take(None), Some((vec![2], vec![1])));
         sender.join().unwrap().unwrap();
         assert_eq!(queue.take(None), Some((vec![], vec![3])));
+    }
+
+    #[test]
+    fn what_the_receiver_still_has_counts_until_it_is_rid_of_it() {
+        let queue = Arc::new(Queue::new(10));
+        queue.hold(10);
+        let sender = thread::spawn({
+            let queue = Arc::clone(&queue);
+            move || queue.send(Lane::Ordinary, 1, 1)
+        });
+        assert_eq!(queue.take(Some(Duration::from_millis(1))), Some((vec![], vec![])));
+        queue.hold(0);
+        sender.join().unwrap().unwrap();
+        assert_eq!(queue.take(None), Some((vec![], vec![1])));
     }
 
     #[test]

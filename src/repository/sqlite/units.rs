@@ -159,6 +159,8 @@ impl Book<'_> {
             return Err(rules::conflict(&row.id, difference).into());
         }
         let unit = self.unit(key)?.expect("its inputs were just found");
+        // If it cannot be read, that is the answer, before anything of it changes.
+        read::unit(self.connection, job_id, row.id.as_str())?;
         match unit.status {
             UnitStatus::Pending if unit.pause.is_none_or(|pause| pause.is_over(now)) => {
                 self.check_slots(claimant.owner, std::slice::from_ref(slot))?;

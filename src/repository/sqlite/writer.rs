@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Sender, bounded};
 use rusqlite::{Connection, ErrorCode};
 
-use super::book::{Answer, Book, Fault, Memory};
+use super::book::{Answer, Book, Fault, Memory, storage_failure};
 use super::open::Place;
 use super::queue::{Lane, Queue};
 use crate::attempt::AttemptKey;
@@ -255,19 +255,32 @@ impl WriterThread {
                     break;
                 }
                 std::thread::sleep(RETRY_PAUSE);
-                self.write_kept(Vec::new(), Vec::new());
+                self.write_all(Vec::new(), Vec::new());
                 continue;
             };
-            self.write_kept(urgent, ordinary);
+            self.write_all(urgent, ordinary);
         }
         // Best effort: the next process that opens the file does it otherwise.
         let _ = self.connection.pragma_update(None, "wal_checkpoint", "TRUNCATE");
     }
 
+    /// Writes, whatever happens: a panic, even of the host's logger, costs the changes under way, not the thread.
+    fn write_all(&mut self, urgent: Vec<Waiting>, ordinary: Vec<Waiting>) {
+        let written = catch_unwind(AssertUnwindSafe(|| self.write_kept(urgent, ordinary)));
+        if let Err(payload) = written {
+            // Dropping a payload may itself panic. Whoever was not told learns that the answer is lost.
+            std::mem::forget(payload);
+            self.roll_back();
+        }
+        self.queue.hold(self.kept.iter().map(|waiting| waiting.order.bytes + CHANGE_BYTES).sum());
+    }
+
     /// Writes what is urgent, then what was kept, then what came, in groups of bounded size.
     fn write_kept(&mut self, urgent: Vec<Waiting>, ordinary: Vec<Waiting>) {
-        let mut waiting = urgent;
-        waiting.append(&mut self.kept);
+        let is_urgent = |waiting: &Waiting| waiting.order.lane == Lane::Urgent;
+        let (mut waiting, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.kept).into_iter().partition(is_urgent);
+        waiting.extend(urgent);
+        waiting.extend(kept);
         waiting.extend(ordinary);
         let mut waiting = waiting.into_iter().peekable();
         while waiting.peek().is_some() {
@@ -281,41 +294,52 @@ impl WriterThread {
         }
     }
 
-    fn write(&mut self, mut group: Vec<Waiting>) {
+    /// Writes a group; gives the error back if the file is locked.
+    fn write(&mut self, mut group: Vec<Waiting>) -> Option<rusqlite::Error> {
         // What is written to a file that nobody can find again is lost, however durable.
         if self.place.check().is_err() {
-            let place = self.place.clone();
-            return self.settle_each(group, || place.gone());
+            self.settle_gone(group);
+            return None;
         }
         match self.transact(&mut group) {
             // It may have been taken away while this waited for the lock.
-            Ok(()) if self.place.check().is_err() => {
-                let place = self.place.clone();
-                self.settle_each(group, || place.gone());
-            }
+            Ok(()) if self.place.check().is_err() => self.settle_gone(group),
             Ok(()) => {
                 group.iter().for_each(|waiting| point(waiting.order.verb, Stage::Committed));
                 self.answers.tell(group);
             }
             Err(trouble) if group.len() > 1 && !trouble.is_lock() => self.write_singly(group),
-            Err(Trouble::Panicked) => self.settle_each(group, || RepositoryError::storage("the writer panicked")),
-            // A lock is nobody's fault: all wait for it together.
-            Err(Trouble::Sqlite(error)) => group.into_iter().for_each(|waiting| self.keep_or_settle(waiting, &error)),
+            Err(Trouble::Panicked) => {
+                group
+                    .into_iter()
+                    .for_each(|waiting| self.fail(waiting, RepositoryError::storage("the writer panicked")));
+            }
+            Err(Trouble::Sqlite(error)) => {
+                let is_lock = matches!(failure_of(&error), RepositoryError::Busy);
+                group.into_iter().for_each(|waiting| self.keep_or_settle(waiting, &error));
+                return is_lock.then_some(error);
+            }
         }
+        None
     }
 
     /// Runs each change in a transaction of its own, so that only the one at fault fails.
     fn write_singly(&mut self, group: Vec<Waiting>) {
         let mut behind: HashSet<AttemptKey> = HashSet::new();
+        let mut locked = None;
         for waiting in group {
-            if waiting.order.attempt.is_some_and(|attempt| behind.contains(&attempt)) {
+            let attempt = waiting.order.attempt;
+            if let Some(error) = &locked {
+                // A lock is nobody's fault: all wait for it together.
+                self.keep_or_settle(waiting, error);
+            } else if attempt.is_some_and(|attempt| behind.contains(&attempt)) {
                 self.kept.push(waiting);
-                continue;
-            }
-            let (attempt, kept_before) = (waiting.order.attempt, self.kept.len());
-            self.write(vec![waiting]);
-            if self.kept.len() > kept_before {
-                behind.extend(attempt);
+            } else {
+                let kept_before = self.kept.len();
+                locked = self.write(vec![waiting]);
+                if self.kept.len() > kept_before {
+                    behind.extend(attempt);
+                }
             }
         }
     }
@@ -346,9 +370,10 @@ impl WriterThread {
         waiting.change.settle(Some(failure));
     }
 
-    fn settle_each(&mut self, group: Vec<Waiting>, failure: impl Fn() -> RepositoryError) {
+    fn settle_gone(&mut self, group: Vec<Waiting>) {
         for waiting in group {
-            self.fail(waiting, failure());
+            let gone = self.place.gone();
+            self.fail(waiting, gone);
         }
     }
 
@@ -358,11 +383,16 @@ impl WriterThread {
         let attempted = catch_unwind(AssertUnwindSafe(|| {
             let transaction =
                 rusqlite::Transaction::new_unchecked(connection, rusqlite::TransactionBehavior::Immediate)?;
-            // What became urgent while this waited for the lock.
-            group.splice(0..0, self.queue.take_urgent());
-            let mut book = Book::open(connection, memory);
+            // What became urgent while this waited for the lock, behind what was so before.
+            let urgent = group.iter().take_while(|waiting| waiting.order.lane == Lane::Urgent).count();
+            group.splice(urgent..urgent, self.queue.take_urgent());
+            let mut book = Book::open(connection, memory)?;
             for waiting in group.iter_mut() {
                 waiting.change.apply(&mut book)?;
+                // After some errors SQLite has rolled back by itself, and what follows would be no transaction.
+                if connection.is_autocommit() {
+                    return Err(storage_failure("the transaction was rolled back".to_owned()));
+                }
                 point(waiting.order.verb, Stage::Inside);
             }
             transaction.commit()
@@ -380,11 +410,23 @@ impl WriterThread {
                 Trouble::Panicked
             }
         };
+        self.roll_back();
+        Err(trouble)
+    }
+
+    fn roll_back(&mut self) {
         if !self.connection.is_autocommit() {
             let _ = self.connection.execute_batch("ROLLBACK");
         }
         self.memory.forget_uncommitted();
-        Err(trouble)
+    }
+}
+
+impl Drop for WriterThread {
+    /// Should the thread end in any other way than in order, nobody waits for it.
+    fn drop(&mut self) {
+        self.queue.close();
+        while self.queue.take(Some(Duration::ZERO)).is_some() {}
     }
 }
 
@@ -434,7 +476,10 @@ impl Drop for Answers {
 
 fn tell_made(group: Vec<Waiting>) {
     for waiting in group {
-        waiting.change.settle(None);
+        // One that cannot be told must not keep the others from it.
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| waiting.change.settle(None))) {
+            std::mem::forget(payload);
+        }
     }
 }
 
@@ -468,5 +513,58 @@ pub(super) fn failure_of(error: &rusqlite::Error) -> RepositoryError {
             RepositoryError::corrupt("the database file", 0, error.to_string())
         }
         _ => RepositoryError::storage(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::repository::sqlite::open;
+
+    /// A change that is made, and panics when that is told.
+    struct Untellable;
+
+    impl Change for Untellable {
+        fn apply(&mut self, _book: &mut Book<'_>) -> rusqlite::Result<()> {
+            Ok(())
+        }
+
+        fn settle(self: Box<Self>, _failure: Option<RepositoryError>) {
+            panic!("as planned");
+        }
+    }
+
+    #[test]
+    fn a_panic_outside_the_transaction_costs_neither_the_thread_nor_anybody_else_an_answer() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = open::find_or_create(&folder.path().join("a.db")).unwrap();
+        let connection = open::writing_connection(&place, "", Duration::from_secs(5)).unwrap();
+        let writer = Writer::new();
+        let patience = Patience { busy: Duration::from_secs(5), failing: Duration::ZERO };
+        let thread = WriterThread::new(&writer, connection, Memory::new(true), patience, place).unwrap();
+        let serving = std::thread::spawn(move || thread.serve());
+        for number in 0..50 {
+            writer.send(Order::new("untellable"), Box::new(Untellable)).unwrap();
+            assert_eq!(writer.run(Order::new("number"), move |_| Ok(number)).unwrap(), number);
+        }
+        writer.close();
+        serving.join().unwrap();
+    }
+
+    #[test]
+    fn a_thread_that_is_gone_leaves_nobody_waiting() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = open::find_or_create(&folder.path().join("a.db")).unwrap();
+        let connection = open::writing_connection(&place, "", Duration::from_secs(5)).unwrap();
+        let writer = Writer::new();
+        let patience = Patience { busy: Duration::from_secs(5), failing: Duration::ZERO };
+        let thread = WriterThread::new(&writer, connection, Memory::new(true), patience, place).unwrap();
+        let waiting = std::thread::spawn({
+            let writer = writer.clone();
+            move || writer.run(Order::new("never"), |_| Ok(()))
+        });
+        drop(thread);
+        assert!(matches!(waiting.join().unwrap(), Err(RepositoryError::Closed)));
+        assert!(matches!(writer.run(Order::new("never"), |_| Ok(())), Err(RepositoryError::Closed)));
     }
 }
