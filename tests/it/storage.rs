@@ -187,25 +187,6 @@ fn a_result_is_an_error_once_the_disk_was_full_for_longer_than_the_patience() {
 }
 
 #[test]
-fn a_file_that_is_opened_while_it_is_being_closed_has_one_writer_and_loses_no_message() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("a.db");
-    for round in 0..5 {
-        let bench = Bench::at(path.with_extension(round.to_string()));
-        let (path, lease) = (bench.repository.path().to_owned(), bench.lease.clone());
-        for follows in 0..2_000 {
-            bench.repository.append(&lease, follows, &[Message::user("said")]).unwrap();
-        }
-        let closing = std::thread::spawn(move || drop(bench));
-        let again = SqliteRepository::open(&path).unwrap();
-        again.finish(&lease, &workcrew::AttemptReport::completed()).unwrap();
-        closing.join().unwrap();
-        let attempt = &again.attempts(lease.unit).unwrap()[0];
-        assert_eq!((attempt.message_count, attempt.messages_lost), (Some(2_000), 0));
-    }
-}
-
-#[test]
 fn messages_that_could_not_be_stored_are_counted_when_the_attempt_ends() {
     let Some(disk) = SmallDisk::new() else { return };
     let patience = Duration::from_millis(300);

@@ -484,3 +484,26 @@ impl Archive for SqliteRepository {
         self.shared.archive.integrity()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{RecvTimeoutError, channel};
+
+    #[test]
+    fn a_file_that_is_being_closed_is_not_opened_before_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.db");
+        let identity = open::find_or_create(&path).unwrap().identity();
+        // As it stands while the last repository is dropped and its writer writes what still waits.
+        let (open_files, was_closed) = &*OPEN_FILES;
+        open_files.lock().unwrap().insert(identity, Weak::new());
+        let (opened, is_open) = channel();
+        let opening = std::thread::spawn(move || opened.send(SqliteRepository::open(path).is_ok()).unwrap());
+        assert_eq!(is_open.recv_timeout(Duration::from_millis(200)), Err(RecvTimeoutError::Timeout));
+        open_files.lock().unwrap().remove(&identity);
+        was_closed.notify_all();
+        assert!(is_open.recv().unwrap());
+        opening.join().unwrap();
+    }
+}
