@@ -519,7 +519,10 @@ pub(super) fn failure_of(error: &rusqlite::Error) -> RepositoryError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::{Clock, SystemClock};
+    use crate::job::NewJob;
     use crate::repository::sqlite::open;
+    use std::path::Path;
 
     /// A change that is made, and panics when that is told.
     struct Untellable;
@@ -534,14 +537,19 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_panic_outside_the_transaction_costs_neither_the_thread_nor_anybody_else_an_answer() {
-        let folder = tempfile::tempdir().unwrap();
-        let place = open::find_or_create(&folder.path().join("a.db")).unwrap();
+    fn writer_on(path: &Path) -> (Writer, WriterThread) {
+        let place = open::find_or_create(path).unwrap();
         let connection = open::writing_connection(&place, "", Duration::from_secs(5)).unwrap();
         let writer = Writer::new();
         let patience = Patience { busy: Duration::from_secs(5), failing: Duration::ZERO };
         let thread = WriterThread::new(&writer, connection, Memory::new(true), patience, place).unwrap();
+        (writer, thread)
+    }
+
+    #[test]
+    fn a_panic_outside_the_transaction_costs_neither_the_thread_nor_anybody_else_an_answer() {
+        let folder = tempfile::tempdir().unwrap();
+        let (writer, thread) = writer_on(&folder.path().join("a.db"));
         let serving = std::thread::spawn(move || thread.serve());
         for number in 0..50 {
             writer.send(Order::new("untellable"), Box::new(Untellable)).unwrap();
@@ -552,13 +560,33 @@ mod tests {
     }
 
     #[test]
+    fn what_sqlite_rolls_back_by_itself_fails_alone_and_the_rest_of_its_group_is_a_transaction() {
+        let folder = tempfile::tempdir().unwrap();
+        let (writer, thread) = writer_on(&folder.path().join("a.db"));
+        let job = |name: &'static str| {
+            let (reply, answer) = bounded(1);
+            let now = SystemClock.now();
+            let work = move |book: &mut Book<'_>| book.create_job(now, &NewJob::named(name));
+            writer.send(Order::new("create_job"), Box::new(Awaited { work, answer: None, reply })).unwrap();
+            answer
+        };
+        // All wait before the thread begins, so that they are one group.
+        let first = job("first");
+        let (reply, rolled_back) = bounded(1);
+        let work = |book: &mut Book<'_>| Ok(book.connection.execute_batch("ROLLBACK")?);
+        writer.send(Order::new("rolled back"), Box::new(Awaited { work, answer: None, reply })).unwrap();
+        let last = job("last");
+        writer.close();
+        thread.serve();
+        assert_eq!(first.recv().unwrap().unwrap().id.0, 1);
+        assert!(matches!(rolled_back.recv().unwrap(), Err(RepositoryError::Storage(_))));
+        assert_eq!(last.recv().unwrap().unwrap().id.0, 2);
+    }
+
+    #[test]
     fn a_thread_that_is_gone_leaves_nobody_waiting() {
         let folder = tempfile::tempdir().unwrap();
-        let place = open::find_or_create(&folder.path().join("a.db")).unwrap();
-        let connection = open::writing_connection(&place, "", Duration::from_secs(5)).unwrap();
-        let writer = Writer::new();
-        let patience = Patience { busy: Duration::from_secs(5), failing: Duration::ZERO };
-        let thread = WriterThread::new(&writer, connection, Memory::new(true), patience, place).unwrap();
+        let (writer, thread) = writer_on(&folder.path().join("a.db"));
         let waiting = std::thread::spawn({
             let writer = writer.clone();
             move || writer.run(Order::new("never"), |_| Ok(()))
