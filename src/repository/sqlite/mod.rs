@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `open` | what is ours, what is refused, how a new file comes to be |
 //! | `migrate` | the schema, and how an older one becomes today's |
-//! | `queue`, `writer` | all changes go through one thread, which commits whatever waits as one transaction |
+//! | `queue`, `writer`, `answers` | all changes go through one thread, which commits whatever waits as one transaction |
 //! | `book` | an open transaction, the journal's chain, what the writer remembers |
 //! | `units`, `claims`, `attempts`, `endings`, `owners`, `purge` | the verbs, in the order a unit travels |
 //! | `messages`, `rows` | between rows and records |
@@ -24,6 +24,7 @@
 //! [`counts`](Archive::counts) and [`costs`](Archive::costs) look at every row of a job: an index for them would cost
 //! every unit more than they are worth.
 
+mod answers;
 mod archive;
 mod attempts;
 mod book;

@@ -27,12 +27,12 @@ use std::any::Any;
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Sender, bounded};
 use rusqlite::{Connection, ErrorCode};
 
+use super::answers::Answers;
 use super::book::{Answer, Book, Fault, Memory, storage_failure};
 use super::open::Place;
 use super::queue::{Lane, Queue};
@@ -100,6 +100,16 @@ pub(super) struct Waiting {
     order: Order,
     since: Instant,
     change: Box<dyn Change>,
+}
+
+impl Waiting {
+    /// Tells the caller that the change was made. A caller that cannot be told must not keep others from it.
+    pub(super) fn tell_made(self) {
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| self.change.settle(None))) {
+            // Dropping a payload may itself panic.
+            std::mem::forget(payload);
+        }
+    }
 }
 
 impl std::fmt::Debug for Waiting {
@@ -427,59 +437,6 @@ impl Drop for WriterThread {
     fn drop(&mut self) {
         self.queue.close();
         while self.queue.take(Some(Duration::ZERO)).is_some() {}
-    }
-}
-
-/// The thread that wakes the callers of a large group, while the writer goes on with the next.
-///
-/// Waking a caller and freeing what it brought takes a good part of the time that its change took.
-struct Answers {
-    groups: Option<Sender<Vec<Waiting>>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-/// Groups up to this size are told at once: handing them over would make their callers wait longer.
-const TOLD_AT_ONCE: usize = 8;
-
-/// How many groups may wait to be told before the writer tells them itself.
-const GROUPS_TO_TELL: usize = 4;
-
-impl Answers {
-    fn start() -> std::io::Result<Answers> {
-        let (groups, told) = bounded::<Vec<Waiting>>(GROUPS_TO_TELL);
-        let tell = move || told.iter().for_each(tell_made);
-        let thread = std::thread::Builder::new().name("workcrew-answers".to_owned()).spawn(tell)?;
-        Ok(Answers { groups: Some(groups), thread: Some(thread) })
-    }
-
-    /// Tells that changes were made.
-    fn tell(&self, group: Vec<Waiting>) {
-        match &self.groups {
-            Some(groups) if group.len() > TOLD_AT_ONCE => {
-                if let Err(refused) = groups.try_send(group) {
-                    tell_made(refused.into_inner());
-                }
-            }
-            _ => tell_made(group),
-        }
-    }
-}
-
-impl Drop for Answers {
-    fn drop(&mut self) {
-        self.groups = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-fn tell_made(group: Vec<Waiting>) {
-    for waiting in group {
-        // One that cannot be told must not keep the others from it.
-        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| waiting.change.settle(None))) {
-            std::mem::forget(payload);
-        }
     }
 }
 
