@@ -7,7 +7,6 @@
 use std::error::Error;
 use std::fmt;
 
-use crate::attempt::AttemptKey;
 use crate::job::JobId;
 use crate::unit::{UnitId, shortened};
 
@@ -100,12 +99,6 @@ impl RepositoryError {
         source: impl Into<Box<dyn Error + Send + Sync>>,
     ) -> RepositoryError {
         RepositoryError::Corrupt { what: what.into(), position, source: source.into() }
-    }
-
-    /// A conversation that cannot be read.
-    pub fn corrupt_attempt(key: AttemptKey, source: impl Into<Box<dyn Error + Send + Sync>>) -> RepositoryError {
-        let what = format!("attempt {} of unit key {}", key.number, key.unit.0);
-        RepositoryError::corrupt(what, key.unit.0, source)
     }
 
     /// Whether the repository looked, decided, and changed nothing: asking again gives the same answer.

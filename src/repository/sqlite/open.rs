@@ -568,6 +568,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_is_written_is_durable_when_it_is_acknowledged() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = find_or_create(&folder.path().join("a.db")).unwrap();
+        let connection = writing_connection(&place, "", Duration::ZERO).unwrap();
+        let pragma = |name| connection.pragma_query_value(None, name, |row| row.get::<_, rusqlite::types::Value>(0));
+        // 2 is FULL: with less, a power loss takes what was acknowledged.
+        assert_eq!(pragma("synchronous").unwrap(), rusqlite::types::Value::Integer(2));
+        assert_eq!(pragma("journal_mode").unwrap(), rusqlite::types::Value::Text("wal".to_owned()));
+        assert_eq!(pragma("foreign_keys").unwrap(), rusqlite::types::Value::Integer(1));
+    }
+
+    #[test]
     fn a_path_with_odd_bytes_survives_as_a_uri() {
         assert_eq!(uri(Path::new("/tmp/a b?c#%é.db"), "immutable=1"), "file:/tmp/a%20b%3Fc%23%25%C3%A9.db?immutable=1");
     }
