@@ -19,6 +19,7 @@ pub mod chain;
 pub mod clock;
 pub mod conversation;
 pub mod error;
+pub mod executor;
 mod fault;
 pub mod job;
 pub mod lease;
@@ -34,6 +35,7 @@ pub use attempt::{
     Attempt, AttemptKey, AttemptReport, Beginning, Ending, Failure, FailureKind, Next, Outcome, Progress,
 };
 pub use conversation::{Message, Part, Raw, Role};
+pub use executor::{Call, ExecuteError, Executor, WorkResult};
 pub use job::{Job, JobId, NewJob};
 pub use lease::{Claim, Lease, NewOwner, Owner, OwnerId};
 pub use money::{Charge, Cost, Money, Price, Tokens};

@@ -1,0 +1,139 @@
+//! What an executor gets: one attempt, seen through a narrow window.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::{CancelReason, CancelToken};
+use crate::attempt::Process;
+use crate::clock::Clock;
+use crate::conversation::Message;
+use crate::lease::Claim;
+use crate::money::Charge;
+use crate::unit::WorkUnit;
+
+/// Takes what an execution tells while it runs.
+pub(crate) trait Recorder: Sync {
+    fn message(&self, message: Message);
+    fn partial(&self, text: &str);
+    fn session(&self, session_id: &str);
+    fn process(&self, process: Process);
+    fn usage(&self, charge: Charge);
+    fn checkpoint(&self, value: &Value);
+}
+
+/// One attempt at one unit, as its executor sees it.
+///
+/// It can be shared with threads that the executor starts and joins. Everything that is told here is stored as it
+/// comes, so that it is there when the attempt fails, times out or is killed.
+pub struct Call<'a> {
+    pub(crate) claim: &'a Claim,
+    pub(crate) prompt: &'a str,
+    pub(crate) timeout: Duration,
+    pub(crate) deadline_ms: i64,
+    pub(crate) cancel: &'a CancelToken,
+    pub(crate) clock: &'a dyn Clock,
+    pub(crate) recorder: &'a dyn Recorder,
+}
+
+impl<'a> Call<'a> {
+    /// The unit, as it was when it was claimed.
+    pub fn unit(&self) -> &'a WorkUnit {
+        &self.claim.unit
+    }
+
+    /// What is to be sent, rendered if there was something to render.
+    pub fn prompt(&self) -> &'a str {
+        self.prompt
+    }
+
+    /// What the unit carries for programs.
+    pub fn payload(&self) -> &'a Value {
+        &self.claim.unit.payload
+    }
+
+    /// The how-manieth attempt it is, counted from 1.
+    pub fn attempt_number(&self) -> u32 {
+        self.claim.lease.attempt_number
+    }
+
+    /// The session to carry on: an earlier attempt's, or the one that the unit names.
+    pub fn resume_session(&self) -> Option<&'a str> {
+        self.claim.resume_session.as_deref()
+    }
+
+    /// What an earlier attempt saved last.
+    pub fn checkpoint(&self) -> Option<&'a Value> {
+        self.claim.checkpoint.as_ref()
+    }
+
+    /// How long the whole attempt may take.
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// How much of that is left.
+    pub fn time_left(&self) -> Duration {
+        let left_ms = self.deadline_ms.saturating_sub(self.clock.now().boot_ms);
+        Duration::from_millis(u64::try_from(left_ms).unwrap_or_default())
+    }
+
+    /// Whether it is to stop.
+    pub fn is_cancelled(&self) -> bool {
+        self.cancel.is_cancelled()
+    }
+
+    /// Why it is to stop; `None` if it is not.
+    pub fn cancel_reason(&self) -> Option<CancelReason> {
+        self.cancel.reason()
+    }
+
+    /// What tells it to stop, to be waited for or passed on.
+    pub fn cancel_token(&self) -> &'a CancelToken {
+        self.cancel
+    }
+
+    /// Keeps a message of the conversation.
+    pub fn message(&self, message: Message) {
+        self.recorder.message(message);
+    }
+
+    /// Keeps the text so far of a message that is still being written. The next [`message`](Call::message) takes its place.
+    ///
+    /// It may be called for every few characters: at most one text a second is written.
+    pub fn partial(&self, text: &str) {
+        self.recorder.partial(text);
+    }
+
+    /// Keeps the provider's session, so that a later attempt or person can carry it on.
+    pub fn session(&self, session_id: impl AsRef<str>) {
+        self.recorder.session(session_id.as_ref());
+    }
+
+    /// Keeps which child process does the work.
+    pub fn process_started(&self, pid: u32) {
+        self.recorder.process(Process::of(pid, &self.clock.boot_id()));
+    }
+
+    /// Keeps what was used of a model so far, which replaces what was told of it before.
+    pub fn usage(&self, charge: Charge) {
+        self.recorder.usage(charge);
+    }
+
+    /// Saves what the next attempt should start from.
+    pub fn save_checkpoint(&self, value: impl Into<Value>) {
+        self.recorder.checkpoint(&value.into());
+    }
+}
+
+impl fmt::Debug for Call<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Call")
+            .field("unit", &self.claim.unit.id)
+            .field("attempt_number", &self.attempt_number())
+            .field("time_left", &self.time_left())
+            .field("cancel_reason", &self.cancel_reason())
+            .finish_non_exhaustive()
+    }
+}

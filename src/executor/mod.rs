@@ -1,0 +1,66 @@
+//! What does the work: the trait [`Executor`], and what passes between it and the pool.
+//!
+//! A pool calls [`Executor::execute`] on one of its threads, once for each attempt. The executor
+//! gets a [`Call`]: the unit, the prompt as it is to be sent, the time left, and somewhere to put
+//! what happens meanwhile. It answers with a [`WorkResult`], or with an [`ExecuteError`] that says
+//! what should follow. A closure is an executor:
+//!
+//! ```
+//! use workcrew::{Call, Message, WorkPool, WorkResult};
+//! # use workcrew::{MemoryRepository, NewJob, Repository};
+//! # let repository = MemoryRepository::new();
+//! # let job = repository.create_job(&NewJob::named("echo"))?;
+//! let echo = |call: &Call<'_>| {
+//!     call.message(Message::assistant(call.prompt()));
+//!     Ok(WorkResult::text(call.prompt()))
+//! };
+//! let pool = WorkPool::builder(job.id, echo, repository).build()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! An executor is called from many threads at once and may panic, hang or be slow: that harms nothing
+//! but its attempt. One that returns soon after its call was [cancelled](Call::is_cancelled) keeps its thread; one that does not
+//! is left behind when its time is up, and whatever it reports then is kept as a late result.
+
+mod call;
+mod cancel;
+mod error;
+mod result;
+
+pub use self::call::Call;
+pub(crate) use self::call::Recorder;
+pub use self::cancel::{CancelReason, CancelToken};
+pub use self::error::{ExecuteError, Then};
+pub use self::result::WorkResult;
+use crate::attempt::Provenance;
+
+/// What does the work of a unit.
+pub trait Executor: Send + Sync + 'static {
+    /// Does one attempt. It blocks until the work is done, and should return soon after the call was cancelled.
+    ///
+    /// # Errors
+    ///
+    /// The error says what should follow: another attempt, a pause of the whole pool, or nothing.
+    fn execute(&self, call: &Call<'_>) -> Result<WorkResult, ExecuteError>;
+
+    /// What it is called in the records.
+    fn name(&self) -> &str {
+        "closure"
+    }
+
+    /// What is recorded of each attempt: who executed it, in which version, with which arguments.
+    ///
+    /// Asked once, when the pool is built. Secrets do not belong here.
+    fn provenance(&self) -> Provenance {
+        Provenance::of(self.name())
+    }
+}
+
+impl<F> Executor for F
+where
+    F: Fn(&Call<'_>) -> Result<WorkResult, ExecuteError> + Send + Sync + 'static,
+{
+    fn execute(&self, call: &Call<'_>) -> Result<WorkResult, ExecuteError> {
+        self(call)
+    }
+}
