@@ -29,6 +29,10 @@ pub trait Clock: Send + Sync + Debug + 'static {
     fn boot_id(&self) -> Arc<str> {
         system_boot_id()
     }
+
+    /// Asks to be told whenever time does not just pass but is set, until `told` says `false`. The machine's clock is never set
+    /// in that sense: whoever sleeps until a time wakes by itself.
+    fn on_jump(&self, _told: Box<dyn Fn() -> bool + Send + Sync>) {}
 }
 
 /// The kernel's name for this boot, empty where there is none.
@@ -79,10 +83,18 @@ pub(crate) fn whole_milliseconds(time: DateTime<Utc>) -> DateTime<Utc> {
 #[derive(Clone, Debug)]
 pub struct ManualClock(Arc<Mutex<Hands>>);
 
-#[derive(Debug)]
 struct Hands {
     now: Moment,
     boot_id: Arc<str>,
+    listeners: Vec<Listener>,
+}
+
+type Listener = Arc<dyn Fn() -> bool + Send + Sync>;
+
+impl std::fmt::Debug for Hands {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Hands").field("now", &self.now).field("boot_id", &self.boot_id).finish_non_exhaustive()
+    }
 }
 
 impl ManualClock {
@@ -90,7 +102,7 @@ impl ManualClock {
     pub fn new() -> ManualClock {
         let wall = DateTime::from_timestamp_millis(1_767_225_600_000).expect("the first day of 2026");
         let now = Moment { wall, boot_ms: 1_000_000 };
-        ManualClock(Arc::new(Mutex::new(Hands { now, boot_id: system_boot_id() })))
+        ManualClock(Arc::new(Mutex::new(Hands { now, boot_id: system_boot_id(), listeners: Vec::new() })))
     }
 
     /// Both clocks go forward, as they do when time passes.
@@ -99,11 +111,14 @@ impl ManualClock {
         let mut hands = self.hands();
         hands.now.wall += delta;
         hands.now.boot_ms += delta.num_milliseconds();
+        drop(hands);
+        self.tell();
     }
 
     /// Only the calendar jumps, as it does when someone sets it.
     pub fn jump_wall(&self, by: TimeDelta) {
         self.hands().now.wall += by;
+        self.tell();
     }
 
     /// The machine starts again: boot time begins anew under a new name.
@@ -111,6 +126,14 @@ impl ManualClock {
         let mut hands = self.hands();
         hands.now.boot_ms = 0;
         hands.boot_id = format!("{}+", hands.boot_id).into();
+    }
+
+    /// Tells whoever asked for it, with the clock readable.
+    fn tell(&self) {
+        let listeners = self.hands().listeners.clone();
+        let deaf: Vec<Listener> = listeners.into_iter().filter(|listener| !listener()).collect();
+        let is_deaf = |listener: &Listener| deaf.iter().any(|other| Arc::ptr_eq(listener, other));
+        self.hands().listeners.retain(|listener| !is_deaf(listener));
     }
 
     fn hands(&self) -> MutexGuard<'_, Hands> {
@@ -131,6 +154,10 @@ impl Clock for ManualClock {
 
     fn boot_id(&self) -> Arc<str> {
         Arc::clone(&self.hands().boot_id)
+    }
+
+    fn on_jump(&self, told: Box<dyn Fn() -> bool + Send + Sync>) {
+        self.hands().listeners.push(told.into());
     }
 }
 

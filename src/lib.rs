@@ -24,6 +24,7 @@ mod fault;
 pub mod job;
 pub mod lease;
 pub mod money;
+pub mod pool;
 pub mod process;
 pub mod repository;
 #[cfg(feature = "testing")]
@@ -39,6 +40,10 @@ pub use executor::{Call, ExecuteError, Executor, WorkResult};
 pub use job::{Job, JobId, NewJob};
 pub use lease::{Claim, Lease, NewOwner, Owner, OwnerId};
 pub use money::{Charge, Cost, Money, Price, Tokens};
+pub use pool::{
+    Completion, Event, Observer, PoolHandle, PoolPhase, PoolStats, Refusal, RetryPolicy, SlotPermit, StartError, Stop, StopError,
+    SubmitError, Summary, UnitHandle, WaitError, WorkPool, WorkPoolBuilder,
+};
 pub use process::Process;
 pub use repository::memory::MemoryRepository;
 #[cfg(any(feature = "sqlite", feature = "sqlite-system"))]

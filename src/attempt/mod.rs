@@ -88,6 +88,9 @@ impl FailureKind {
     /// The prompt could not be made.
     pub const PROMPT: FailureKind = FailureKind(Cow::Borrowed("prompt"));
 
+    /// It said more than a conversation may hold.
+    pub const CONVERSATION_LIMIT: FailureKind = FailureKind(Cow::Borrowed("conversation_limit"));
+
     /// A kind of one's own.
     pub fn new(name: impl Into<Cow<'static, str>>) -> FailureKind {
         FailureKind(name.into())

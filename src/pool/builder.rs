@@ -1,0 +1,268 @@
+//! The settings of a pool. Every setter states its default; what makes no sense is refused when the pool is built.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::WorkPool;
+use super::core::{Core, Parts};
+use super::error::StartError;
+use super::handle::PoolHandle;
+use super::observe::{Callbacks, Observer};
+use super::retry::RetryPolicy;
+use crate::attempt::Failure;
+use crate::clock::{Clock, SystemClock};
+use crate::executor::{Executor, WorkResult};
+use crate::job::JobId;
+use crate::repository::Repository;
+use crate::unit::WorkUnit;
+
+/// The most workers a pool may have.
+const MAX_WORKERS_LIMIT: usize = 100_000;
+
+/// The longest time a setting may name: what is longer is a mistake in the unit.
+const LONGEST_TIME: Duration = Duration::from_secs(366 * 24 * 3_600);
+
+#[derive(Clone, Debug)]
+pub(super) struct Settings {
+    pub(super) max_workers: usize,
+    pub(super) timeout: Duration,
+    pub(super) retry: RetryPolicy,
+    pub(super) lease: Duration,
+    pub(super) heartbeat: Duration,
+    pub(super) kill_grace: Duration,
+    pub(super) shutdown_grace: Duration,
+    pub(super) reservation: Duration,
+    max_abandoned: Option<usize>,
+    pub(super) conversation_limit_bytes: u64,
+    pub(super) label: String,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            max_workers: 4,
+            timeout: Duration::from_secs(600),
+            retry: RetryPolicy::default(),
+            lease: Duration::from_secs(60),
+            heartbeat: Duration::from_secs(15),
+            kill_grace: Duration::from_millis(1_500),
+            shutdown_grace: Duration::from_secs(10),
+            reservation: Duration::from_secs(30),
+            max_abandoned: None,
+            conversation_limit_bytes: 256 * 1024 * 1024,
+            label: "workcrew".to_owned(),
+        }
+    }
+}
+
+impl Settings {
+    pub(super) fn max_abandoned(&self) -> usize {
+        self.max_abandoned.unwrap_or(self.max_workers)
+    }
+
+    fn check(&self) -> Result<(), StartError> {
+        let refuse = |name, problem: String| Err(StartError::Setting { name, problem });
+        if let Some(problem) = max_workers_problem(self.max_workers) {
+            return refuse("max_workers", problem);
+        }
+        let times = [
+            ("timeout", self.timeout, Duration::from_millis(1)),
+            ("lease", self.lease, Duration::from_millis(1)),
+            ("heartbeat", self.heartbeat, Duration::from_millis(1)),
+            ("reservation", self.reservation, Duration::from_millis(1)),
+            ("kill_grace", self.kill_grace, Duration::ZERO),
+            ("shutdown_grace", self.shutdown_grace, Duration::ZERO),
+        ];
+        for (name, time, shortest) in times {
+            if time < shortest {
+                return refuse(name, format!("is {time:?}, which leaves no time at all"));
+            }
+            if time > LONGEST_TIME {
+                return refuse(name, format!("is {time:?}, which is longer than a year"));
+            }
+        }
+        if self.heartbeat >= self.lease / 2 {
+            let problem = format!("is {:?}, which must be less than half the lease of {:?}", self.heartbeat, self.lease);
+            return refuse("heartbeat", problem);
+        }
+        if self.conversation_limit_bytes == 0 {
+            return refuse("conversation_limit_bytes", "is 0, which lets nothing be said".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// What is wrong with a number of workers.
+pub(super) fn max_workers_problem(max_workers: usize) -> Option<String> {
+    match max_workers {
+        0 => Some("is 0, which lets nothing be done".to_owned()),
+        1..=MAX_WORKERS_LIMIT => None,
+        _ => Some(format!("is {max_workers}, and {MAX_WORKERS_LIMIT} is the most")),
+    }
+}
+
+/// Builds a [`WorkPool`]; made by [`WorkPool::builder`].
+#[must_use = "a builder does nothing until it builds"]
+pub struct WorkPoolBuilder {
+    job_id: JobId,
+    executor: Box<dyn Executor>,
+    repository: Arc<dyn Repository>,
+    clock: Arc<dyn Clock>,
+    settings: Settings,
+    callbacks: Callbacks,
+    handle: PoolHandle,
+}
+
+impl WorkPoolBuilder {
+    pub(super) fn new(job_id: JobId, executor: Box<dyn Executor>, repository: Arc<dyn Repository>) -> WorkPoolBuilder {
+        WorkPoolBuilder {
+            job_id,
+            executor,
+            repository,
+            clock: Arc::new(SystemClock),
+            settings: Settings::default(),
+            callbacks: Callbacks::default(),
+            handle: PoolHandle::default(),
+        }
+    }
+
+    /// How many units are executed at a time (4).
+    pub fn max_workers(mut self, max_workers: usize) -> Self {
+        self.settings.max_workers = max_workers;
+        self
+    }
+
+    /// How long a whole attempt may take, unless the unit says otherwise (10 minutes).
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.settings.timeout = timeout;
+        self
+    }
+
+    /// How long to wait before another attempt (one second, doubling up to a minute).
+    pub fn retry(mut self, policy: RetryPolicy) -> Self {
+        self.settings.retry = policy;
+        self
+    }
+
+    /// Called when a unit is COMPLETED, which the database says by then (nothing). It runs on the worker's
+    /// thread; until it returns, the worker takes nothing new.
+    pub fn on_unit_complete(mut self, callback: impl Fn(&WorkUnit, &WorkResult) + Send + Sync + 'static) -> Self {
+        self.callbacks.complete = Some(Box::new(callback));
+        self
+    }
+
+    /// Called when a unit is FAILED for good, which the database says by then (nothing).
+    pub fn on_unit_failed(mut self, callback: impl Fn(&WorkUnit, &Failure) + Send + Sync + 'static) -> Self {
+        self.callbacks.failed = Some(Box::new(callback));
+        self
+    }
+
+    /// Called when a unit is CANCELLED, which the database says by then (nothing).
+    pub fn on_unit_cancelled(mut self, callback: impl Fn(&WorkUnit) + Send + Sync + 'static) -> Self {
+        self.callbacks.cancelled = Some(Box::new(callback));
+        self
+    }
+
+    /// Sees each attempt, each message and whatever else happens (nobody).
+    pub fn observer(mut self, observer: impl Observer) -> Self {
+        self.callbacks.observer = Some(Box::new(observer));
+        self
+    }
+
+    /// How long an execution may take to stop when it is asked to, before its thread is left behind (1.5 s).
+    pub fn kill_grace(mut self, grace: Duration) -> Self {
+        self.settings.kill_grace = grace;
+        self
+    }
+
+    /// How long executions may take to stop when the pool is dropped without being stopped (10 s).
+    pub fn shutdown_grace(mut self, grace: Duration) -> Self {
+        self.settings.shutdown_grace = grace;
+        self
+    }
+
+    /// How many threads may be left behind by executors that do not return, before workers are no longer
+    /// replaced (as many as there are workers).
+    pub fn max_abandoned(mut self, threads: usize) -> Self {
+        self.settings.max_abandoned = Some(threads);
+        self
+    }
+
+    /// How much one attempt may say in all (256 MiB). What says more is failed and not tried again.
+    pub fn conversation_limit_bytes(mut self, bytes: u64) -> Self {
+        self.settings.conversation_limit_bytes = bytes;
+        self
+    }
+
+    /// How long a place is kept for a thread that waited for it (30 s).
+    pub fn reservation(mut self, time: Duration) -> Self {
+        self.settings.reservation = time;
+        self
+    }
+
+    /// How long others wait before they take over units of a pool that they cannot see any more (60 s).
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.settings.lease = lease;
+        self
+    }
+
+    /// How often the pool shows that it is there (15 s); less than half the lease.
+    pub fn heartbeat(mut self, every: Duration) -> Self {
+        self.settings.heartbeat = every;
+        self
+    }
+
+    /// What people call this pool (`workcrew`).
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.settings.label = label.into();
+        self
+    }
+
+    /// Where time comes from (the machine). It should be the clock of the repository.
+    pub fn clock(mut self, clock: impl Clock) -> Self {
+        self.clock = Arc::new(clock);
+        self
+    }
+
+    /// A handle to the pool that will be built, for the callbacks of that pool.
+    pub fn handle(&self) -> PoolHandle {
+        self.handle.clone()
+    }
+
+    /// A pool that waits to be started.
+    ///
+    /// # Errors
+    ///
+    /// If a setting makes no sense, or there is no such job.
+    pub fn build(self) -> Result<WorkPool, StartError> {
+        self.settings.check()?;
+        let job = self.repository.job(self.job_id).map_err(StartError::Repository)?;
+        let core = Arc::new(Core::new(Parts {
+            settings: self.settings,
+            job,
+            executor: self.executor,
+            repository: self.repository,
+            clock: self.clock,
+            callbacks: self.callbacks,
+        }));
+        self.handle.set(&core);
+        Ok(WorkPool::new(core))
+    }
+
+    /// A pool that is at work.
+    ///
+    /// # Errors
+    ///
+    /// As [`build`](WorkPoolBuilder::build) and [`WorkPool::start`].
+    pub fn start(self) -> Result<WorkPool, StartError> {
+        let pool = self.build()?;
+        pool.start()?;
+        Ok(pool)
+    }
+}
+
+impl std::fmt::Debug for WorkPoolBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WorkPoolBuilder").field("job_id", &self.job_id).field("settings", &self.settings).finish_non_exhaustive()
+    }
+}

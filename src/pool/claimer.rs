@@ -1,0 +1,122 @@
+//! The claimer: claims the units that this pool accepted and that are due again. It sleeps until something is due and a place is free.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use super::core::Core;
+use super::ledger::Left;
+use super::ready::boot_ms_of;
+use super::registry::WorkerCell;
+use super::reporter::Report;
+use super::slot;
+use crate::attempt::AttemptKey;
+use crate::error::RepositoryError;
+use crate::lease::Claim;
+use crate::repository::{ClaimRequest, Scope};
+use crate::unit::{UnitKey, UnitStatus};
+
+/// How long to wait before asking a repository again that failed.
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
+
+/// The life of the claimer's thread.
+pub(super) fn serve(core: &Arc<Core>) {
+    while !core.is_ending() {
+        if !claim_due(core) {
+            core.ready.claimer.wait(None);
+        }
+    }
+}
+
+/// Claims what is due, as far as there are places; `false` if there was nothing to do.
+fn claim_due(core: &Arc<Core>) -> bool {
+    let cells = workers_for_due(core);
+    if cells.is_empty() {
+        return false;
+    }
+    let claimant = core.claimant().starting(core.provenance.clone());
+    let slots = cells.iter().map(|cell| core.slot_of(cell)).collect();
+    let request = ClaimRequest::new(core.job.id, claimant.clone(), Scope::Accepted, slots);
+    let answer = match core.repository().claim(&request) {
+        Err(error) if !error.is_rejection() => {
+            core.repository().claimed(claimant.owner, claimant.token).inspect_err(|_| {
+                core.doubts.lock().unwrap_or_else(PoisonError::into_inner).push(claimant.token);
+            })
+        }
+        answer => answer,
+    };
+    match answer {
+        Ok(claims) => {
+            let is_short = claims.len() < cells.len();
+            hand_out(core, cells, claims);
+            if is_short {
+                look_after_the_rest(core);
+            }
+        }
+        Err(error) => {
+            log::warn!("{}: what is due could not be claimed: {error}", core.job.id);
+            for cell in cells {
+                slot::free(core, &cell, false);
+            }
+            let until_ms = core.in_ms(PAUSE_AFTER_FAILURE);
+            for (key, _) in core.ready.due() {
+                core.ready.wait_again(key, until_ms);
+            }
+        }
+    }
+    true
+}
+
+/// A place and a worker for each unit that is due, as far as there are any.
+fn workers_for_due(core: &Arc<Core>) -> Vec<Arc<WorkerCell>> {
+    let start = |taken| core.worker_for(taken).inspect_err(|error| log::error!("no thread for a worker: {error}")).ok();
+    core.ready.take_for_due().into_iter().filter_map(start).collect()
+}
+
+/// Each claim goes to the worker that it was made for; workers without one are free again.
+fn hand_out(core: &Core, cells: Vec<Arc<WorkerCell>>, claims: Vec<Claim>) {
+    let mut claims: HashMap<_, _> = claims.into_iter().map(|claim| (claim.lease.worker_id.clone(), claim)).collect();
+    for cell in cells {
+        let Some(claim) = claims.remove(&cell.id) else {
+            slot::free(core, &cell, false);
+            continue;
+        };
+        let unit = core.ready.claimed(claim.lease.attempt(), claim.lease.unit_id.as_str());
+        core.hand_over(&cell, claim, &unit);
+    }
+}
+
+/// What is due here but was not granted: it has ended, or is not due yet by the repository's calendar.
+fn look_after_the_rest(core: &Core) {
+    for (key, unit) in core.ready.due() {
+        match core.repository().unit(core.job.id, unit.id()) {
+            Ok(stored) if stored.status == UnitStatus::Pending && stored.accepted_by == Some(core.owner()) => {
+                let now = core.clock.now();
+                let until_ms = stored.not_before.map_or(now.boot_ms + 1, |time| boot_ms_of(time, now).max(now.boot_ms + 1));
+                core.ready.wait_again(key, until_ms);
+            }
+            Ok(stored) if stored.status.is_terminal() => ended(core, key, stored.status),
+            // It runs by now, here or elsewhere; if here, it is no longer due.
+            Ok(stored) => {
+                let after = AttemptKey { unit: key, number: stored.attempt_count.saturating_sub(1) };
+                if let Some(unit) = core.ready.unit_leaves(after, Left::Lost) {
+                    unit.leave(Left::Lost);
+                }
+            }
+            Err(RepositoryError::UnknownUnit { .. }) => ended(core, key, UnitStatus::Cancelled),
+            Err(error) => {
+                log::warn!("unit {}: could not be read: {error}", unit.id());
+                core.ready.wait_again(key, core.in_ms(PAUSE_AFTER_FAILURE));
+            }
+        }
+    }
+}
+
+/// A unit ended without a worker: the reporter tells.
+pub(super) fn ended(core: &Core, key: UnitKey, status: UnitStatus) {
+    let after = AttemptKey { unit: key, number: u32::MAX };
+    if let Some(unit) = core.ready.unit_leaves(after, Left::Ended(status)) {
+        // The reporter holds the other end for as long as the pool lives.
+        let _ = core.reports.0.send(Report::Ended { key, unit, status });
+    }
+}

@@ -1,0 +1,211 @@
+//! What all threads of a pool share.
+
+use std::fmt;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+
+use super::builder::Settings;
+use super::capacity::Taken;
+use super::execution::Execution;
+use super::lock::assert_none_held;
+use super::nudge::Nudge;
+use super::observe::Callbacks;
+use super::open_unit::OpenUnit;
+use super::ready::Ready;
+use super::registry::{Registry, WorkerCell};
+use super::reporter::Report;
+use super::stats::Summary;
+use super::{inside, slot};
+use crate::attempt::Provenance;
+use crate::clock::Clock;
+use crate::error::RepositoryError;
+use crate::executor::Executor;
+use crate::job::Job;
+use crate::lease::{Claim, OwnerId};
+use crate::repository::{Claimant, Repository, Slot};
+
+/// What all threads of a pool share. Everything in it is behind a lock of its own or never changes.
+pub(super) struct Core {
+    /// Names the pool in this process.
+    pub(super) number: u64,
+    pub(super) settings: Settings,
+    pub(super) job: Job,
+    pub(super) executor: Box<dyn Executor>,
+    pub(super) provenance: Provenance,
+    repository: Arc<dyn Repository>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) callbacks: Callbacks,
+    pub(super) registry: Registry,
+    pub(super) ready: Ready,
+    pub(super) heartbeat: Nudge,
+    /// Outcomes for the reporter. At most as many wait as the pool has open units.
+    pub(super) reports: (Sender<Report>, Receiver<Report>),
+    owner: OnceLock<OwnerId>,
+    runs: AtomicU64,
+    /// Tokens of claims whose answer was lost for good.
+    pub(super) doubts: Mutex<Vec<i64>>,
+    /// Units of other processes that somebody here waits for.
+    pub(super) watched: Mutex<Vec<std::sync::Weak<OpenUnit>>>,
+    is_ending: AtomicBool,
+    started: OnceLock<Instant>,
+    elapsed: OnceLock<Duration>,
+    pub(super) stop_error: Mutex<Option<RepositoryError>>,
+}
+
+/// What a pool is made from.
+pub(super) struct Parts {
+    pub(super) settings: Settings,
+    pub(super) job: Job,
+    pub(super) executor: Box<dyn Executor>,
+    pub(super) repository: Arc<dyn Repository>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) callbacks: Callbacks,
+}
+
+impl Core {
+    pub(super) fn new(parts: Parts) -> Core {
+        Core {
+            number: inside::next_pool(),
+            provenance: parts.executor.provenance(),
+            registry: Registry::new(),
+            ready: Ready::new(parts.settings.max_workers),
+            heartbeat: Nudge::new(),
+            reports: unbounded(),
+            owner: OnceLock::new(),
+            runs: AtomicU64::new(0),
+            doubts: Mutex::default(),
+            watched: Mutex::default(),
+            is_ending: AtomicBool::new(false),
+            started: OnceLock::new(),
+            elapsed: OnceLock::new(),
+            stop_error: Mutex::new(None),
+            settings: parts.settings,
+            job: parts.job,
+            executor: parts.executor,
+            repository: parts.repository,
+            clock: parts.clock,
+            callbacks: parts.callbacks,
+        }
+    }
+
+    /// The repository, to call which no lock may be held.
+    pub(super) fn repository(&self) -> &dyn Repository {
+        assert_none_held();
+        &*self.repository
+    }
+
+    pub(super) fn shared_repository(&self) -> Arc<dyn Repository> {
+        Arc::clone(&self.repository)
+    }
+
+    /// Milliseconds of the pool's clock, which never jumps.
+    pub(super) fn now_ms(&self) -> i64 {
+        self.clock.now().boot_ms
+    }
+
+    /// So much later than now.
+    pub(super) fn in_ms(&self, time: Duration) -> i64 {
+        self.now_ms().saturating_add(i64::try_from(time.as_millis()).unwrap_or(i64::MAX))
+    }
+
+    pub(super) fn next_run(&self) -> u64 {
+        self.runs.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    pub(super) fn start_as(&self, owner: OwnerId) {
+        self.owner.get_or_init(|| owner);
+        self.started.get_or_init(Instant::now);
+    }
+
+    /// Who the pool is to the repository.
+    pub(super) fn owner(&self) -> OwnerId {
+        *self.owner.get().expect("a pool that works has registered")
+    }
+
+    pub(super) fn claimant(&self) -> Claimant {
+        Claimant::new(self.owner(), self.settings.lease)
+    }
+
+    pub(super) fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::Acquire)
+    }
+
+    /// The last threads are to end.
+    pub(super) fn end_helpers(&self) {
+        self.is_ending.store(true, Ordering::Release);
+        self.ready.claimer.wake();
+        self.heartbeat.wake();
+        // The reporter holds the other end for as long as the pool lives.
+        let _ = self.reports.0.send(Report::Quit);
+    }
+
+    pub(super) fn stop_clock(&self) {
+        self.elapsed.get_or_init(|| self.started.get().map(Instant::elapsed).unwrap_or_default());
+    }
+
+    pub(super) fn summary(&self, is_final: bool) -> Summary {
+        let running = || self.started.get().map(Instant::elapsed).unwrap_or_default();
+        let elapsed = self.elapsed.get().copied().unwrap_or_else(running);
+        Summary { stats: self.ready.stats(), elapsed, is_final }
+    }
+
+    /// The worker that goes with a place: marked as busy, or started.
+    pub(super) fn worker_for(self: &Arc<Core>, mut taken: Taken) -> io::Result<Arc<WorkerCell>> {
+        loop {
+            match taken {
+                Taken::New(number) => return slot::start(self, number),
+                Taken::Idle(number) => match self.registry.get(number) {
+                    Some(cell) if cell.reserve() => return Ok(cell),
+                    // It ended in between: another one takes its place.
+                    _ => taken = self.ready.replace(number),
+                },
+            }
+        }
+    }
+
+    pub(super) fn slot_of(&self, cell: &WorkerCell) -> Slot {
+        Slot::new(cell.id.clone())
+    }
+
+    /// Hands a claimed unit to a worker; if that is gone, the unit goes back and is claimed again.
+    pub(super) fn hand_over(&self, cell: &WorkerCell, claim: Claim, unit: &Arc<OpenUnit>) {
+        let execution = Arc::new(Execution::new(self, claim, Arc::clone(unit)));
+        if let Err(execution) = cell.hand_over(execution) {
+            let lease = &execution.claim.lease;
+            if let Err(error) = self.repository().release(lease, None, "its worker was gone") {
+                log::warn!("unit {}: could not be given back: {error}", lease.unit_id);
+            }
+            self.wait_until(&execution, self.now_ms());
+        }
+    }
+
+    /// The unit of an execution waits for its next attempt, here or, if the pool stops, for anybody.
+    pub(super) fn wait_until(&self, execution: &Execution, until_ms: i64) {
+        if !self.ready.wait_until(execution.claim.lease.attempt(), &execution.unit, until_ms) {
+            execution.unit.leave(super::ledger::Left::Pending);
+        }
+    }
+
+    /// Gives back what was claimed by calls whose answers were lost.
+    pub(super) fn resolve_doubts(&self) {
+        let tokens: Vec<i64> = self.doubts.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for token in tokens {
+            let Ok(claims) = self.repository().claimed(self.owner(), token) else { continue };
+            let release = |claim: &Claim| self.repository().release(&claim.lease, None, "the answer to its claim was lost");
+            let is_resolved = |answer: Result<_, RepositoryError>| answer.is_ok() || answer.is_err_and(|error| error.is_rejection());
+            if claims.iter().all(|claim| is_resolved(release(claim))) {
+                self.doubts.lock().unwrap_or_else(PoisonError::into_inner).retain(|&other| other != token);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Core").field("job", &self.job.id).field("phase", &self.ready.phase()).finish_non_exhaustive()
+    }
+}

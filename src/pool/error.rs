@@ -1,0 +1,196 @@
+//! What a pool can refuse, and why.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+
+use super::PoolPhase;
+use crate::error::RepositoryError;
+use crate::unit::{NewUnit, shortened};
+
+/// Why a pool cannot be built or started.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StartError {
+    /// A setting makes no sense.
+    Setting {
+        /// Which, by the name of its setter.
+        name: &'static str,
+        /// Why not.
+        problem: String,
+    },
+    /// It was started or stopped before.
+    Phase(PoolPhase),
+    /// The repository failed.
+    Repository(RepositoryError),
+    /// The system gave no thread.
+    Thread(io::Error),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StartError::Setting { name, problem } => write!(f, "the setting `{name}` {problem}"),
+            StartError::Phase(phase) => write!(f, "a pool is started once, and this one is {phase}"),
+            StartError::Repository(_) => f.write_str("the repository does not let the pool start"),
+            StartError::Thread(_) => f.write_str("the system gives the pool no thread"),
+        }
+    }
+}
+
+impl Error for StartError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            StartError::Setting { .. } | StartError::Phase(_) => None,
+            StartError::Repository(error) => Some(error),
+            StartError::Thread(error) => Some(error),
+        }
+    }
+}
+
+/// Why a unit was not taken. It comes back with the error, and nothing of it was stored unless the
+/// [reason](Refusal) says otherwise.
+#[derive(Debug)]
+pub struct SubmitError {
+    /// The unit.
+    pub unit: Box<NewUnit>,
+    /// Why it was not taken.
+    pub reason: Refusal,
+}
+
+/// Why a unit was not taken.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// All workers are busy, or kept for others who wait.
+    AtCapacity {
+        /// How many.
+        max_workers: usize,
+    },
+    /// The pool starts nothing for now.
+    Held {
+        /// Why.
+        reason: String,
+    },
+    /// The pool is not yet running.
+    NotReady(PoolPhase),
+    /// The pool takes nothing any more.
+    Stopped,
+    /// The same unit was given two prompts.
+    TwoPrompts,
+    /// There is nothing to send: neither a prompt nor a template.
+    NoPrompt,
+    /// The system gave no thread for a worker.
+    Thread(io::Error),
+    /// The repository refused or failed. If this is no [rejection](RepositoryError::is_rejection), the
+    /// unit may have been stored: submit it again, which is safe in any case.
+    Repository(RepositoryError),
+}
+
+impl SubmitError {
+    /// Whether there was no room just now.
+    pub fn is_at_capacity(&self) -> bool {
+        matches!(self.reason, Refusal::AtCapacity { .. })
+    }
+}
+
+impl fmt::Display for SubmitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let id = shortened(&self.unit.id);
+        match &self.reason {
+            Refusal::AtCapacity { max_workers } => {
+                write!(f, "no capacity for unit `{id}`: {max_workers} of {max_workers} workers busy")
+            }
+            Refusal::Held { reason } => write!(f, "unit `{id}` must wait, the pool is held: {reason}"),
+            Refusal::NotReady(phase) => write!(f, "unit `{id}` came too early: the pool is {phase}"),
+            Refusal::Stopped => write!(f, "unit `{id}` came too late: the pool has stopped"),
+            Refusal::TwoPrompts => write!(f, "unit `{id}` has a prompt and was submitted with another"),
+            Refusal::NoPrompt => write!(f, "unit `{id}` has neither a prompt nor a template"),
+            Refusal::Thread(_) => write!(f, "no thread for unit `{id}`"),
+            Refusal::Repository(_) => write!(f, "the repository did not take unit `{id}`"),
+        }
+    }
+}
+
+impl Error for SubmitError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match &self.reason {
+            Refusal::Thread(error) => Some(error),
+            Refusal::Repository(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// Why a wait ended without what was waited for.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum WaitError {
+    /// The time was up.
+    TimedOut,
+    /// The caller is one of the pool's own threads, which would wait for itself.
+    WouldDeadlock,
+    /// The pool has stopped, or was never started.
+    Stopped,
+    /// The pool stopped before the unit ended. It is PENDING, and goes on when it is submitted again.
+    LeftPending,
+    /// This pool lost the unit: somebody else may be working on it.
+    Lost,
+    /// The unit ended, but that could not be stored. When its lease ends it will be executed again.
+    Unrecorded,
+    /// The repository failed.
+    Repository(RepositoryError),
+}
+
+impl fmt::Display for WaitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            WaitError::TimedOut => "the time was up",
+            WaitError::WouldDeadlock => "a thread of the pool would wait for itself",
+            WaitError::Stopped => "the pool is not running",
+            WaitError::LeftPending => "the pool stopped before the unit ended",
+            WaitError::Lost => "the pool lost the unit to somebody else",
+            WaitError::Unrecorded => "how the unit ended could not be stored",
+            WaitError::Repository(_) => "the repository failed",
+        })
+    }
+}
+
+impl Error for WaitError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            WaitError::Repository(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<RepositoryError> for WaitError {
+    fn from(error: RepositoryError) -> WaitError {
+        WaitError::Repository(error)
+    }
+}
+
+/// Why a pool did not end as it should. Its threads have ended all the same.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StopError {
+    /// The repository did not take the pool's last words. Others find out when its leases end, or when the process does.
+    Repository(RepositoryError),
+}
+
+impl fmt::Display for StopError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StopError::Repository(_) => f.write_str("the end of the pool could not be stored"),
+        }
+    }
+}
+
+impl Error for StopError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            StopError::Repository(error) => Some(error),
+        }
+    }
+}

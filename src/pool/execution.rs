@@ -1,0 +1,285 @@
+//! One execution of one attempt: what identifies it, and what it has told so far.
+//!
+//! It outlives the thread that runs it: if that does not return, another thread finds here what is to be stored.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde_json::Value;
+
+use super::core::Core;
+use super::observe::Event;
+use super::open_unit::{OpenUnit, Said};
+use crate::attempt::{AttemptReport, Process, Progress};
+use crate::conversation::{Message, Part};
+use crate::error::RepositoryError;
+use crate::executor::{CancelReason, CancelToken, Recorder, WorkResult};
+use crate::lease::Claim;
+use crate::money::Charge;
+
+/// How long a text that is being written is held back before it is stored again.
+const PARTIAL_EVERY_MS: i64 = 1_000;
+
+/// How many messages wait for storage that fails, at most.
+const UNSENT_LIMIT: usize = 10_000;
+
+/// See the [module](self).
+pub(super) struct Execution {
+    /// The pool's own number for it.
+    pub(super) run: u64,
+    pub(super) claim: Claim,
+    pub(super) unit: Arc<OpenUnit>,
+    pub(super) cancel: CancelToken,
+    /// When it was claimed, by the pool's clock.
+    pub(super) claimed_at_ms: i64,
+    told: Mutex<Told>,
+    late: Mutex<Late>,
+}
+
+/// What the executor told while it ran. The lock is the attempt's own and keeps its messages in order.
+#[derive(Debug, Default)]
+struct Told {
+    /// Messages that the repository has taken.
+    stored: u32,
+    /// Messages that it could not take yet.
+    unsent: Vec<Message>,
+    lost: u32,
+    bytes: u64,
+    partial: Option<String>,
+    partial_at_ms: Option<i64>,
+    session_id: Option<String>,
+    charges: BTreeMap<String, Charge>,
+}
+
+/// What an executor reports after its attempt was taken from it.
+#[derive(Debug)]
+enum Late {
+    /// Nothing so far, and the attempt has not been closed.
+    Open,
+    /// It waits until the attempt is closed.
+    Waits(Box<AttemptReport>),
+    /// The attempt is closed.
+    Closed,
+}
+
+/// Everything that an attempt told, as it is stored at its end.
+#[derive(Debug)]
+pub(super) struct Captured {
+    pub(super) session_id: Option<String>,
+    pub(super) charges: Vec<Charge>,
+    pub(super) messages_lost: u32,
+}
+
+impl Execution {
+    pub(super) fn new(core: &Core, claim: Claim, unit: Arc<OpenUnit>) -> Execution {
+        let cancel = CancelToken::new();
+        unit.begin(&cancel, &claim.lease);
+        Execution {
+            run: core.next_run(),
+            claim,
+            unit,
+            cancel,
+            claimed_at_ms: core.now_ms(),
+            told: Mutex::default(),
+            late: Mutex::new(Late::Open),
+        }
+    }
+
+    /// Stores what is still unsent, and returns what is to be stored with the end. `result` has the last word on what was used.
+    pub(super) fn capture(&self, core: &Core, result: &WorkResult) -> Captured {
+        let mut told = self.told();
+        self.store_unsent(core, &mut told);
+        if let Some(text) = told.partial.take()
+            && let Err(error) = core.repository().partial(&self.claim.lease, &text)
+        {
+            log::debug!("unit {}: the last words were not stored: {error}", self.claim.unit.id);
+        }
+        told.lost += u32::try_from(told.unsent.len()).unwrap_or(u32::MAX);
+        told.unsent.clear();
+        let mut charges = told.charges.clone();
+        charges.extend(result.charges.iter().map(|charge| (charge.model.clone(), charge.clone())));
+        Captured {
+            session_id: result.session_id.clone().or_else(|| told.session_id.clone()),
+            charges: charges.into_values().collect(),
+            messages_lost: told.lost,
+        }
+    }
+
+    /// Keeps a report that came too late until the attempt is closed; gives it back if it is.
+    pub(super) fn too_late(&self, report: AttemptReport) -> Option<AttemptReport> {
+        let mut late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*late, Late::Closed) {
+            return Some(report);
+        }
+        *late = Late::Waits(Box::new(report));
+        None
+    }
+
+    /// The attempt is closed. Returns what came too late.
+    pub(super) fn closed(&self) -> Option<AttemptReport> {
+        let mut late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
+        match std::mem::replace(&mut *late, Late::Closed) {
+            Late::Waits(report) => Some(*report),
+            Late::Open | Late::Closed => None,
+        }
+    }
+
+    /// Hands everything unsent to the repository. What it refuses is lost; what it cannot take now waits for the next time.
+    fn store_unsent(&self, core: &Core, told: &mut Told) {
+        if told.unsent.is_empty() {
+            return;
+        }
+        let count = u32::try_from(told.unsent.len()).unwrap_or(u32::MAX);
+        match core.repository().append(&self.claim.lease, told.stored, &told.unsent) {
+            Ok(()) => {
+                let number = told.stored;
+                told.stored += count;
+                self.pass_on(number, std::mem::take(&mut told.unsent));
+            }
+            Err(RepositoryError::Stale { .. }) => {
+                told.unsent.clear();
+                self.cancel.cancel(CancelReason::LeaseLost);
+            }
+            Err(error) if error.is_rejection() || told.unsent.len() >= UNSENT_LIMIT => {
+                log::warn!("unit {}: {count} messages were not stored: {error}", self.claim.unit.id);
+                told.lost += count;
+                told.unsent.clear();
+            }
+            Err(error) => log::debug!("unit {}: messages wait for the storage: {error}", self.claim.unit.id),
+        }
+    }
+
+    /// Tells those who follow.
+    fn pass_on(&self, stored_before: u32, messages: Vec<Message>) {
+        if self.unit.is_followed() {
+            for (number, message) in (stored_before + 1..).zip(messages) {
+                self.unit.said(Said { attempt_number: self.claim.lease.attempt_number, number, message });
+            }
+        }
+    }
+
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Execution {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Execution").field("run", &self.run).field("unit", &self.claim.unit.id).finish_non_exhaustive()
+    }
+}
+
+/// Takes what an execution tells, and stores it.
+pub(super) struct Recording<'a> {
+    pub(super) core: &'a Core,
+    pub(super) execution: &'a Execution,
+}
+
+impl Recording<'_> {
+    /// Stores what became known. It is kept for the end in any case, so a failure is no loss.
+    fn progress(&self, progress: &Progress) {
+        let unit_id = &self.execution.claim.unit.id;
+        match self.core.repository().progress(&self.execution.claim.lease, progress) {
+            Ok(()) => {}
+            Err(RepositoryError::Stale { .. }) => {
+                self.execution.cancel.cancel(CancelReason::LeaseLost);
+            }
+            Err(error) => log::debug!("unit {unit_id}: progress was not stored: {error}"),
+        }
+    }
+}
+
+impl Recorder for Recording<'_> {
+    fn message(&self, message: Message) {
+        let claim = &self.execution.claim;
+        self.core.callbacks.tell_of(|| Event::Said {
+            unit_id: &claim.unit.id,
+            attempt_number: claim.lease.attempt_number,
+            message: &message,
+        });
+        let mut told = self.execution.told();
+        told.bytes += weight_bytes(&message);
+        if told.bytes > self.core.settings.conversation_limit_bytes {
+            told.lost += 1;
+            drop(told);
+            self.execution.cancel.cancel(CancelReason::ConversationLimit);
+            return;
+        }
+        told.partial = None;
+        told.unsent.push(message);
+        self.execution.store_unsent(self.core, &mut told);
+    }
+
+    fn partial(&self, text: &str) {
+        let mut told = self.execution.told();
+        let now_ms = self.core.now_ms();
+        if told.partial_at_ms.is_some_and(|at_ms| now_ms < at_ms + PARTIAL_EVERY_MS) {
+            told.partial = Some(text.to_owned());
+            return;
+        }
+        told.partial_at_ms = Some(now_ms);
+        told.partial = None;
+        if let Err(error) = self.core.repository().partial(&self.execution.claim.lease, text) {
+            log::debug!("unit {}: a partial text was not stored: {error}", self.execution.claim.unit.id);
+            told.partial = Some(text.to_owned());
+        }
+    }
+
+    fn session(&self, session_id: &str) {
+        self.execution.told().session_id = Some(session_id.to_owned());
+        self.progress(&Progress::default().session(session_id));
+    }
+
+    fn process(&self, process: Process) {
+        self.progress(&Progress::default().process(process));
+    }
+
+    fn usage(&self, charge: Charge) {
+        self.execution.told().charges.insert(charge.model.clone(), charge.clone());
+        self.progress(&Progress::default().charge(charge));
+    }
+
+    fn checkpoint(&self, value: &Value) {
+        if let Err(error) = self.core.repository().checkpoint_at(&self.execution.claim.lease, value) {
+            log::warn!("unit {}: a checkpoint was not stored: {error}", self.execution.claim.unit.id);
+        }
+    }
+}
+
+/// About how much a message takes up.
+fn weight_bytes(message: &Message) -> u64 {
+    fn of_part(part: &Part) -> usize {
+        match part {
+            Part::Text { text } | Part::Thinking { text } => text.len(),
+            Part::ToolUse { id, name, input } => id.len() + name.len() + of_value(input),
+            Part::ToolResult { tool_use_id, content, .. } => {
+                tool_use_id.len() + content.iter().map(of_part).sum::<usize>()
+            }
+            Part::Image { media_type, source } => media_type.len() + source.len(),
+            Part::Other { kind, value } => kind.len() + of_value(value),
+        }
+    }
+    /// Counted with a stack of its own: what a model sends may be nested deeper than ours is.
+    fn of_value(value: &Value) -> usize {
+        let mut total = 0;
+        let mut left = vec![value];
+        while let Some(value) = left.pop() {
+            total += match value {
+                Value::String(text) => text.len(),
+                Value::Array(items) => {
+                    left.extend(items);
+                    2
+                }
+                Value::Object(fields) => {
+                    left.extend(fields.values());
+                    fields.keys().map(String::len).sum()
+                }
+                Value::Null | Value::Bool(_) | Value::Number(_) => 8,
+            };
+        }
+        total
+    }
+    let raw = message.raw.as_ref().map_or(0, |raw| raw.as_bytes().len());
+    (raw + message.parts.iter().map(of_part).sum::<usize>()) as u64
+}

@@ -1,0 +1,136 @@
+//! The heartbeat: renews all leases of the pool in one statement, and learns from it what was lost and what is to be cancelled.
+//!
+//! If it cannot renew in time it stops the pool's executions itself, before anybody else may begin the same units.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use super::core::Core;
+use super::execution::Execution;
+use super::ledger::Left;
+use super::ready::Stop;
+use super::registry::WorkerCell;
+use super::stats::PoolPhase;
+use super::supervisor;
+use crate::error::RepositoryError;
+use crate::executor::CancelReason;
+use crate::lease::Held;
+use crate::unit::UnitStatus;
+
+/// How often a unit is looked at that another process executes and somebody here waits for.
+const WATCH_EVERY: Duration = Duration::from_secs(5);
+
+/// How many leases of the dead are taken back with one beat.
+const SWEEP_LIMIT: usize = 1_000;
+
+/// The life of the heartbeat's thread.
+pub(super) fn serve(core: &Arc<Core>) {
+    let mut beat = Beat { renewed_at_ms: core.now_ms(), next_ms: core.in_ms(core.settings.heartbeat), watch_ms: 0 };
+    while !core.is_ending() {
+        let now_ms = core.now_ms();
+        if now_ms >= beat.next_ms {
+            beat.next_ms = core.in_ms(core.settings.heartbeat);
+            beat.renew(core);
+            core.resolve_doubts();
+            sweep(core);
+        }
+        if now_ms >= beat.watch_ms && look_at_watched(core) {
+            beat.watch_ms = core.in_ms(WATCH_EVERY);
+        }
+        let is_watching = !core.watched.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
+        let next_ms = if is_watching { beat.next_ms.min(beat.watch_ms) } else { beat.next_ms };
+        core.heartbeat.wait(Some(supervisor::until(core, next_ms)));
+    }
+}
+
+struct Beat {
+    /// When the last renewal that succeeded was asked for.
+    renewed_at_ms: i64,
+    next_ms: i64,
+    watch_ms: i64,
+}
+
+impl Beat {
+    fn renew(&mut self, core: &Arc<Core>) {
+        let asked_at_ms = core.now_ms();
+        match core.repository().renew(core.owner(), core.settings.lease) {
+            Ok(held) => {
+                self.renewed_at_ms = asked_at_ms;
+                compare(core, &held, asked_at_ms);
+            }
+            Err(RepositoryError::Gone { path }) => {
+                log::error!("{}: the database at {path} is gone, the pool stops", core.job.id);
+                super::begin_stop(core, Stop::Now);
+            }
+            Err(error) => {
+                log::warn!("{}: leases were not renewed: {error}", core.job.id);
+                let lease_ms = i64::try_from(core.settings.lease.as_millis()).unwrap_or(i64::MAX);
+                let margin_ms = i64::try_from(core.settings.heartbeat.as_millis()).unwrap_or(i64::MAX);
+                let is_last_chance = error.is_rejection() || core.now_ms() + margin_ms >= self.renewed_at_ms + lease_ms;
+                if is_last_chance {
+                    for (cell, execution) in executing(core) {
+                        supervisor::ask_to_stop(core, &cell, &execution, CancelReason::LeaseLost);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Stops what was lost, and what somebody asked to cancel.
+fn compare(core: &Arc<Core>, held: &[Held], asked_at_ms: i64) {
+    let held: HashMap<_, _> = held.iter().map(|held| ((held.unit, held.fence), held.is_cancel_requested)).collect();
+    for (cell, execution) in executing(core) {
+        let lease = &execution.claim.lease;
+        match held.get(&(lease.unit, lease.fence)) {
+            Some(true) => {
+                execution.unit.request_cancel();
+                supervisor::ask_to_stop(core, &cell, &execution, CancelReason::Requested);
+            }
+            Some(false) => {}
+            // Claimed since: the answer could not have it.
+            None if execution.claimed_at_ms >= asked_at_ms => {}
+            None => {
+                log::warn!("unit {}: its lease was lost", lease.unit_id);
+                supervisor::ask_to_stop(core, &cell, &execution, CancelReason::LeaseLost);
+            }
+        }
+    }
+}
+
+fn executing(core: &Core) -> Vec<(Arc<WorkerCell>, Arc<Execution>)> {
+    let cells = core.registry.snapshot();
+    cells.into_iter().filter_map(|cell| cell.executing().map(|execution| (cell, execution))).collect()
+}
+
+/// Takes back what the dead were holding. Those units wait for whoever submits or pulls them.
+pub(super) fn sweep(core: &Core) {
+    if core.ready.phase() == PoolPhase::Draining {
+        return;
+    }
+    match core.repository().expire(SWEEP_LIMIT) {
+        Ok(swept) if !swept.is_empty() => log::info!("{}: {} leases of the dead were taken back", core.job.id, swept.len()),
+        Ok(_) => {}
+        Err(error) => log::warn!("{}: leases of the dead were not taken back: {error}", core.job.id),
+    }
+}
+
+/// Looks at units that other processes execute and somebody here waits for; says whether there are any.
+fn look_at_watched(core: &Core) -> bool {
+    let watched = core.watched.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    if watched.is_empty() {
+        return false;
+    }
+    for unit in watched.iter().filter_map(std::sync::Weak::upgrade) {
+        match core.repository().unit(core.job.id, unit.id()) {
+            Ok(stored) if stored.status.is_terminal() => unit.leave(Left::Ended(stored.status)),
+            Ok(stored) if stored.status == UnitStatus::Pending && stored.accepted_by.is_none() => unit.leave(Left::Pending),
+            Ok(_) => {}
+            Err(error) => log::warn!("unit {}: could not be looked at: {error}", unit.id()),
+        }
+    }
+    let is_open = |unit: &std::sync::Weak<super::open_unit::OpenUnit>| unit.upgrade().is_some_and(|unit| unit.left().is_none());
+    core.watched.lock().unwrap_or_else(PoisonError::into_inner).retain(is_open);
+    true
+}

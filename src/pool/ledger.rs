@@ -1,0 +1,205 @@
+//! The units that a pool took upon itself, and what became of them. Plain data under the ready lock.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use super::open_unit::OpenUnit;
+use crate::money::{Charge, Cost, Tokens};
+use crate::unit::{UnitKey, UnitStatus};
+
+/// Where an open unit stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// A worker has it.
+    Running,
+    /// It waits for its next attempt.
+    Waiting { until_ms: i64 },
+    /// Its time has come, and it waits for a place.
+    Due,
+    /// It has ended, its callback has not.
+    Reporting,
+}
+
+/// How a unit left the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    /// It ended.
+    Ended(UnitStatus),
+    /// The pool stopped first.
+    Pending,
+    /// Somebody else has it, or its end could not be stored.
+    Lost,
+}
+
+#[derive(Debug)]
+struct Entry {
+    unit: Arc<OpenUnit>,
+    standing: Standing,
+    /// The last attempt that is known of it. What an earlier one has to say comes too late.
+    attempt_number: u32,
+}
+
+/// A call that submits a unit, so that another one for the same id finds it.
+#[derive(Debug)]
+struct Submission {
+    unit: Arc<OpenUnit>,
+    callers: usize,
+}
+
+/// What the pool has done so far.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Totals {
+    pub(super) accepted: u64,
+    pub(super) completed: u64,
+    pub(super) failed: u64,
+    pub(super) cancelled: u64,
+    pub(super) left_pending: u64,
+    pub(super) lost: u64,
+    pub(super) attempts: u64,
+    pub(super) retried: u64,
+    pub(super) tokens: Tokens,
+    pub(super) cost: Cost,
+}
+
+/// The units that are open, by their keys, and the sums over all that ever were.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    open: HashMap<UnitKey, Entry>,
+    /// Those of the open ones that are due.
+    due: BTreeSet<UnitKey>,
+    submitting: HashMap<String, Submission>,
+    pub(super) totals: Totals,
+}
+
+impl Ledger {
+    /// Begins to submit a unit of this id. All who submit it at the same time share what they will see of it.
+    pub(super) fn begin_submission(&mut self, id: &str) -> Arc<OpenUnit> {
+        let submission = self.submitting.entry(id.to_owned()).or_insert_with(|| Submission {
+            unit: Arc::new(OpenUnit::new(id)),
+            callers: 0,
+        });
+        submission.callers += 1;
+        Arc::clone(&submission.unit)
+    }
+
+    /// Ends what [`begin_submission`](Ledger::begin_submission) began; says whether somebody else still submits it.
+    pub(super) fn end_submission(&mut self, id: &str) -> bool {
+        let Some(submission) = self.submitting.get_mut(id) else { return false };
+        submission.callers -= 1;
+        let is_shared = submission.callers > 0;
+        if !is_shared {
+            self.submitting.remove(id);
+        }
+        is_shared
+    }
+
+    pub(super) fn get(&self, key: UnitKey) -> Option<Arc<OpenUnit>> {
+        self.open.get(&key).map(|entry| Arc::clone(&entry.unit))
+    }
+
+    /// Takes a unit upon the pool, unless it is there already, and says where it stands after an attempt. `false` if
+    /// a later attempt has begun.
+    pub(super) fn stand(&mut self, key: UnitKey, unit: &Arc<OpenUnit>, attempt_number: u32, standing: Standing) -> bool {
+        if let Some(entry) = self.open.get_mut(&key) {
+            if entry.attempt_number > attempt_number {
+                return false;
+            }
+            entry.standing = standing;
+            entry.attempt_number = attempt_number;
+        } else {
+            self.totals.accepted += 1;
+            self.open.insert(key, Entry { unit: Arc::clone(unit), standing, attempt_number });
+        }
+        self.due.remove(&key);
+        true
+    }
+
+    /// A unit that waited for its time is due; says whether it was still waiting for that.
+    pub(super) fn fall_due(&mut self, key: UnitKey, now_ms: i64) -> bool {
+        let Some(entry) = self.open.get_mut(&key) else { return false };
+        let was_waiting = matches!(entry.standing, Standing::Waiting { until_ms } if until_ms <= now_ms);
+        if was_waiting {
+            entry.standing = Standing::Due;
+            self.due.insert(key);
+        }
+        was_waiting
+    }
+
+    /// A unit that was due waits once more; says whether it was.
+    pub(super) fn wait_again(&mut self, key: UnitKey, until_ms: i64) -> bool {
+        let was_due = self.due.remove(&key);
+        if let Some(entry) = self.open.get_mut(&key).filter(|_| was_due) {
+            entry.standing = Standing::Waiting { until_ms };
+        }
+        was_due
+    }
+
+    pub(super) fn due(&self) -> &BTreeSet<UnitKey> {
+        &self.due
+    }
+
+    /// Counts how a unit left after an attempt. If it ended, it stays open until its callback has. `None` if it has left
+    /// before, or if a later attempt has begun.
+    pub(super) fn leave(&mut self, key: UnitKey, attempt_number: u32, left: Left) -> Option<Arc<OpenUnit>> {
+        let entry = self.open.get_mut(&key)?;
+        if entry.standing == Standing::Reporting || entry.attempt_number > attempt_number {
+            return None;
+        }
+        let unit = Arc::clone(&entry.unit);
+        self.due.remove(&key);
+        let total = match left {
+            Left::Ended(UnitStatus::Completed) => &mut self.totals.completed,
+            Left::Ended(UnitStatus::Failed) => &mut self.totals.failed,
+            Left::Ended(_) => &mut self.totals.cancelled,
+            Left::Pending => &mut self.totals.left_pending,
+            Left::Lost => &mut self.totals.lost,
+        };
+        *total += 1;
+        if matches!(left, Left::Ended(_)) {
+            entry.standing = Standing::Reporting;
+        } else {
+            self.open.remove(&key);
+        }
+        Some(unit)
+    }
+
+    /// A unit's callback has run.
+    pub(super) fn close(&mut self, key: UnitKey) {
+        self.open.remove(&key);
+    }
+
+    /// Everything that waits leaves, because the pool stops.
+    pub(super) fn leave_waiting(&mut self) -> Vec<Arc<OpenUnit>> {
+        let is_waiting = |entry: &Entry| matches!(entry.standing, Standing::Waiting { .. } | Standing::Due);
+        let keys: Vec<UnitKey> =
+            self.open.iter().filter(|(_, entry)| is_waiting(entry)).map(|(&key, _)| key).collect();
+        keys.into_iter().filter_map(|key| self.leave(key, u32::MAX, Left::Pending)).collect()
+    }
+
+    /// Adds what an attempt used.
+    pub(super) fn charge(&mut self, charges: &[Charge]) {
+        for charge in charges {
+            self.totals.tokens += charge.tokens;
+            self.totals.cost = self.totals.cost + charge.cost();
+        }
+    }
+
+    /// Whether nothing is open.
+    pub(super) fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// How many units wait, and how many a worker has.
+    pub(super) fn pending_and_running(&self) -> (u64, u64) {
+        let count = |wanted: fn(Standing) -> bool| {
+            self.open.values().filter(|entry| wanted(entry.standing)).count() as u64
+        };
+        let pending = count(|standing| matches!(standing, Standing::Waiting { .. } | Standing::Due));
+        (pending, count(|standing| standing == Standing::Running))
+    }
+
+    /// Whether all that is open only waits.
+    pub(super) fn is_only_waiting(&self) -> bool {
+        self.open.values().all(|entry| matches!(entry.standing, Standing::Waiting { .. } | Standing::Due))
+    }
+}

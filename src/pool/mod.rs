@@ -1,0 +1,398 @@
+//! The pool: takes units, executes them on its threads, and tells how they ended.
+//!
+//! # The life of a unit
+//!
+//! 1. [`WorkPool::wait_for_available_slot`] waits on the ready state until there is a place, and promises it to
+//!    the calling thread ([`capacity`]).
+//! 2. [`WorkPool::submit_work_unit`] turns the promise into a worker: the one idle longest, or a new one ([`slot`]). One call of the
+//!    repository stores the unit, claims it and starts it; then it goes into the worker's inbox ([`submit`]).
+//! 3. The worker's thread runs it ([`run`]): renders the prompt if there is a template, gives the executor a
+//!    [`Call`](crate::Call), and judges how it came back. What the executor tells meanwhile is stored as it comes ([`execution`]).
+//! 4. The end is stored in one transaction; then the callback runs; then the place is free; then whoever waits for the unit is woken.
+//! 5. A unit that may be tried again waits as PENDING. The supervisor's timers say when it is due, the [`claimer`] claims it.
+//!
+//! What can go wrong on the way: an execution that takes too long is asked to stop, and left behind if it does not; a
+//! thread of its own finishes its business ([`slot::replace`]). A lease that cannot be renewed ends the execution ([`heartbeat`]).
+//! What ends without a worker is told by the [`reporter`].
+//!
+//! # Threads
+//!
+//! One for each worker, started when first needed; the [`supervisor`], which serves timers and never runs the user's code; the
+//! claimer and the heartbeat, which call the repository and nobody else; the reporter. `stop` ends them all.
+//!
+//! # Locks
+//!
+//! Three, in the order and with the rules that [`lock`] tells.
+
+mod builder;
+mod capacity;
+mod claimer;
+mod core;
+mod error;
+mod execution;
+mod follow;
+mod handle;
+mod heartbeat;
+mod inside;
+mod ledger;
+mod lock;
+mod nudge;
+mod observe;
+mod open_unit;
+mod panics;
+mod ready;
+mod registry;
+mod reporter;
+mod retry;
+mod run;
+mod slot;
+mod stats;
+mod submit;
+mod supervisor;
+mod timers;
+
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+pub use self::builder::WorkPoolBuilder;
+use self::capacity::Right;
+use self::core::Core;
+pub use self::error::{Refusal, StartError, StopError, SubmitError, WaitError};
+pub use self::follow::Messages;
+pub use self::handle::{PoolHandle, SlotPermit, UnitHandle};
+use self::ledger::Left;
+pub use self::observe::{Event, Observer};
+pub use self::open_unit::Said;
+pub use self::ready::{Completion, Stop};
+pub use self::retry::RetryPolicy;
+pub use self::stats::{PoolPhase, PoolStats, Summary};
+use self::supervisor::Helpers;
+use crate::error::RepositoryError;
+use crate::executor::{CancelReason, Executor};
+use crate::job::JobId;
+use crate::lease::NewOwner;
+use crate::process::Process;
+use crate::prompt::Prompt;
+use crate::repository::{By, CancelAnswer, Repository};
+use crate::unit::NewUnit;
+
+/// Why a paused pool starts nothing.
+const PAUSED: &str = "paused";
+
+/// A pool of blocking threads that executes the units of one job.
+///
+/// ```
+/// use workcrew::{Call, MemoryRepository, NewJob, NewUnit, Repository, Stop, WorkPool, WorkResult};
+///
+/// let repository = MemoryRepository::new();
+/// let job = repository.create_job(&NewJob::named("shouting"))?;
+/// let pool = WorkPool::builder(job.id, |call: &Call<'_>| Ok(WorkResult::text(call.prompt().to_uppercase())), repository)
+///     .max_workers(2)
+///     .on_unit_complete(|unit, result| println!("{}: {:?}", unit.id, result.output))
+///     .start()?;
+///
+/// for word in ["one", "two", "three"] {
+///     pool.wait_for_available_slot();
+///     pool.submit_work_unit(NewUnit::new(word), word)?;
+/// }
+/// pool.wait_for_completion();
+/// let summary = pool.stop(Stop::Drain)?;
+/// assert_eq!(summary.stats.completed, 3);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Dropped without being stopped, it cancels what runs, gives it back, and waits for its threads (no longer than
+/// its [`shutdown_grace`](WorkPoolBuilder::shutdown_grace)).
+pub struct WorkPool {
+    core: Arc<Core>,
+    supervisor: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl WorkPool {
+    /// A builder of a pool for a job, with what executes its units and where everything is kept.
+    pub fn builder(
+        job_id: JobId,
+        executor: impl Executor,
+        repository: impl Into<Arc<dyn Repository>>,
+    ) -> WorkPoolBuilder {
+        WorkPoolBuilder::new(job_id, Box::new(executor), repository.into())
+    }
+
+    fn new(core: Arc<Core>) -> WorkPool {
+        WorkPool { core, supervisor: Mutex::new(None) }
+    }
+
+    /// Starts the pool: it registers, takes back what the dead were holding, and starts its threads. Workers start when needed.
+    ///
+    /// # Errors
+    ///
+    /// If it was started or stopped before, or if the repository or the system fails. Then it stays [`InitFailed`](PoolPhase::InitFailed).
+    pub fn start(&self) -> Result<(), StartError> {
+        self.core.ready.begin_initializing().map_err(StartError::Phase)?;
+        if cfg!(panic = "abort") {
+            log::warn!("panics abort this program: one in an executor or callback ends all of it");
+        }
+        let supervisor = start_threads(&self.core).inspect_err(|_| self.core.ready.fail_initializing())?;
+        *self.supervisor.lock().unwrap_or_else(PoisonError::into_inner) = Some(supervisor);
+        self.core.ready.begin_running();
+        log::info!("{}: the pool runs with up to {} workers", self.core.job.id, self.core.settings.max_workers);
+        Ok(())
+    }
+
+    /// Submits a unit with its prompt, into the place that this thread waited for or into one that happens to be free.
+    ///
+    /// When it returns, the unit is stored and with a worker. A unit that is there already with the same content is not
+    /// stored again: if it waits it is executed, if it runs or has ended the handle is to that. So a loop can be run again after a crash.
+    ///
+    /// # Errors
+    ///
+    /// [`AtCapacity`](Refusal::AtCapacity) if there is no place. The unit comes back with the error.
+    pub fn submit_work_unit(
+        &self,
+        unit: impl Into<NewUnit>,
+        prompt: impl Into<Prompt>,
+    ) -> Result<UnitHandle, SubmitError> {
+        submit::submit(&self.core, Right::Thread(thread::current().id()), unit.into(), prompt.into())
+    }
+
+    /// Waits until there is a place and keeps it for this thread, whose next [`submit_work_unit`](WorkPool::submit_work_unit)
+    /// uses it. Unused, it lapses after 30 seconds.
+    ///
+    /// `false` if there will be none: the pool has not been started, has stopped, or this is one of its own threads.
+    pub fn wait_for_available_slot(&self) -> bool {
+        wait_for_slot(&self.core, None).is_ok()
+    }
+
+    /// The same, but for no longer than that; `false` also if the time was up.
+    pub fn wait_for_available_slot_timeout(&self, timeout: Duration) -> bool {
+        wait_for_slot(&self.core, Some(timeout)).is_ok()
+    }
+
+    /// Waits until there is a place, and returns it as a value that may go to another thread and does not lapse.
+    ///
+    /// # Errors
+    ///
+    /// If there will be none.
+    pub fn acquire_slot(&self) -> Result<SlotPermit, WaitError> {
+        acquire_slot(&self.core, None)
+    }
+
+    /// The same, but for no longer than that.
+    ///
+    /// # Errors
+    ///
+    /// Also if the time was up.
+    pub fn acquire_slot_timeout(&self, timeout: Duration) -> Result<SlotPermit, WaitError> {
+        acquire_slot(&self.core, Some(timeout))
+    }
+
+    /// Waits until everything that this pool accepted has ended and been reported, retries included.
+    pub fn wait_for_completion(&self) -> Completion {
+        wait_for_completion(&self.core, None)
+    }
+
+    /// The same, but for no longer than that.
+    pub fn wait_for_completion_timeout(&self, timeout: Duration) -> Completion {
+        wait_for_completion(&self.core, Some(timeout))
+    }
+
+    /// Cancels a unit of the pool's job: at once if it waits; if it is being executed, its executor is asked to stop.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such unit, or the repository fails.
+    pub fn cancel(&self, id: &str, by: impl Into<By>) -> Result<CancelAnswer, RepositoryError> {
+        cancel(&self.core, id, &by.into())
+    }
+
+    /// Starts nothing until [`resume`](WorkPool::resume). What runs goes on.
+    pub fn pause(&self) {
+        self.core.ready.hold(PAUSED, None);
+    }
+
+    /// Ends a pause, and whatever else holds the pool.
+    pub fn resume(&self) {
+        self.core.ready.resume(None);
+    }
+
+    /// Changes how many units may be executed at a time. If that is fewer than run now, the ones too many end first.
+    ///
+    /// # Errors
+    ///
+    /// If the number makes no sense.
+    pub fn set_max_workers(&self, max_workers: usize) -> Result<(), StartError> {
+        if let Some(problem) = builder::max_workers_problem(max_workers) {
+            return Err(StartError::Setting { name: "max_workers", problem });
+        }
+        slot::retire(&self.core, self.core.ready.set_max_workers(max_workers));
+        Ok(())
+    }
+
+    /// What the pool is doing and has done, all at one moment.
+    pub fn stats(&self) -> PoolStats {
+        self.core.ready.stats()
+    }
+
+    /// How many workers have a unit in hand.
+    pub fn busy_count(&self) -> usize {
+        self.core.ready.busy_count()
+    }
+
+    /// Stops the pool, and waits until all its threads have ended. Stopping twice is one stop, of which the more urgent
+    /// wish counts. On a thread of the pool it only asks for it and returns.
+    ///
+    /// # Errors
+    ///
+    /// If the pool's end could not be stored. It has ended all the same.
+    pub fn stop(&self, stop: Stop) -> Result<Summary, StopError> {
+        self.stop_until(stop, None)
+    }
+
+    /// The same, but waits for no longer than that; the pool goes on stopping.
+    ///
+    /// # Errors
+    ///
+    /// As [`stop`](WorkPool::stop).
+    pub fn stop_timeout(&self, stop: Stop, timeout: Duration) -> Result<Summary, StopError> {
+        self.stop_until(stop, Some(timeout))
+    }
+
+    fn stop_until(&self, stop: Stop, timeout: Option<Duration>) -> Result<Summary, StopError> {
+        begin_stop(&self.core, stop);
+        if inside::is_inside(self.core.number) || !self.core.ready.wait_stopped(deadline(timeout)) {
+            return Ok(self.core.summary(false));
+        }
+        let supervisor = self.supervisor.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if supervisor.is_some_and(|thread| thread.join().is_err()) {
+            log::error!("{}: the supervisor panicked", self.core.job.id);
+        }
+        match self.core.stop_error.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            Some(error) => Err(StopError::Repository(error)),
+            None => Ok(self.core.summary(true)),
+        }
+    }
+}
+
+impl Drop for WorkPool {
+    fn drop(&mut self) {
+        let grace = self.core.settings.shutdown_grace;
+        if let Err(error) = self.stop(Stop::Cancel { grace }) {
+            log::error!("{}: {error}", self.core.job.id);
+        }
+    }
+}
+
+impl fmt::Debug for WorkPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WorkPool").field("job", &self.core.job.id).field("stats", &self.stats()).finish_non_exhaustive()
+    }
+}
+
+/// Registers the pool and starts all its threads but the workers'. Returns the supervisor's.
+fn start_threads(core: &Arc<Core>) -> Result<JoinHandle<()>, StartError> {
+    let owner = NewOwner::new(Process::this(&core.clock.boot_id()), &core.settings.label);
+    let owner = core.repository().register_owner(&owner).or_else(|error| match error.is_passing() {
+        true => core.repository().register_owner(&owner),
+        false => Err(error),
+    });
+    core.start_as(owner.map_err(StartError::Repository)?);
+    heartbeat::sweep(core);
+    core.clock.on_jump(Box::new({
+        let core = Arc::downgrade(core);
+        move || {
+            let core = core.upgrade();
+            if let Some(core) = &core {
+                core.ready.supervisor.wake();
+                core.heartbeat.wake();
+            }
+            core.is_some()
+        }
+    }));
+
+    let supervisor = start_helpers(core)
+        .and_then(|helpers| spawn(core, "workcrew-supervisor", move |core| supervisor::serve(core, helpers)));
+    supervisor.map_err(|error| {
+        // Those that did start have nothing to do, and end.
+        core.end_helpers();
+        if let Err(error) = core.repository().end_owner(core.owner()) {
+            log::warn!("{}: the end of the pool was not stored: {error}", core.job.id);
+        }
+        StartError::Thread(error)
+    })
+}
+
+fn start_helpers(core: &Arc<Core>) -> io::Result<Helpers> {
+    Ok(Helpers {
+        claimer: spawn(core, "workcrew-claimer", claimer::serve)?,
+        heartbeat: spawn(core, "workcrew-heartbeat", heartbeat::serve)?,
+        reporter: spawn(core, "workcrew-reporter", |core| reporter::serve(core))?,
+    })
+}
+
+fn spawn(core: &Arc<Core>, name: &str, serve: impl FnOnce(&Arc<Core>) + Send + 'static) -> io::Result<JoinHandle<()>> {
+    let core = Arc::clone(core);
+    thread::Builder::new().name(name.to_owned()).spawn(move || serve(&core))
+}
+
+/// When a wait is over; `None` if it is so far away that it never is.
+fn deadline(timeout: Option<Duration>) -> Option<Instant> {
+    timeout.and_then(|timeout| Instant::now().checked_add(timeout))
+}
+
+fn wait_for_slot(core: &Core, timeout: Option<Duration>) -> Result<(), WaitError> {
+    if inside::is_inside(core.number) {
+        return Err(WaitError::WouldDeadlock);
+    }
+    let lapses_at_ms = || core.in_ms(core.settings.reservation);
+    core.ready.wait_for_slot(Some(thread::current().id()), lapses_at_ms, deadline(timeout))
+}
+
+fn acquire_slot(core: &Arc<Core>, timeout: Option<Duration>) -> Result<SlotPermit, WaitError> {
+    if inside::is_inside(core.number) {
+        return Err(WaitError::WouldDeadlock);
+    }
+    core.ready.wait_for_slot(None, || 0, deadline(timeout))?;
+    Ok(SlotPermit::new(core))
+}
+
+fn wait_for_completion(core: &Core, timeout: Option<Duration>) -> Completion {
+    if inside::is_inside(core.number) {
+        return Completion::WouldDeadlock;
+    }
+    core.ready.wait_for_completion(deadline(timeout))
+}
+
+/// Begins to stop a pool. What waits is left PENDING.
+fn begin_stop(core: &Core, stop: Stop) {
+    for unit in core.ready.begin_stop(stop) {
+        unit.leave(Left::Pending);
+    }
+}
+
+/// Cancels a unit in the repository, then here.
+fn cancel(core: &Core, id: &str, by: &By) -> Result<CancelAnswer, RepositoryError> {
+    let answer = core.repository().cancel(core.job.id, id, by)?;
+    match answer {
+        CancelAnswer::Cancelled => {
+            let stored = core.repository().unit(core.job.id, id)?;
+            claimer::ended(core, stored.key, stored.status);
+        }
+        CancelAnswer::Requested | CancelAnswer::AlreadyRequested => {
+            let stored = core.repository().unit(core.job.id, id)?;
+            if let Some(token) = core.ready.get(stored.key).and_then(|unit| unit.request_cancel()) {
+                token.cancel(CancelReason::Requested);
+            }
+            let is_it = |execution: &Arc<execution::Execution>| execution.claim.lease.unit == stored.key;
+            for cell in core.registry.snapshot() {
+                if let Some(execution) = cell.executing().filter(is_it) {
+                    supervisor::ask_to_stop(core, &cell, &execution, CancelReason::Requested);
+                }
+            }
+        }
+        CancelAnswer::AlreadyEnded(_) => {}
+    }
+    Ok(answer)
+}

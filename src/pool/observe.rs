@@ -1,0 +1,163 @@
+//! What a pool tells while it works: callbacks for outcomes, and an observer for everything else.
+//!
+//! User code is called with no lock held, on the thread on which it happened, and its panics end here.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+
+use super::lock::assert_none_held;
+use super::panics;
+use crate::attempt::{Failure, Outcome};
+use crate::conversation::Message;
+use crate::executor::WorkResult;
+use crate::money::Charge;
+use crate::unit::{UnitId, UnitStatus, WorkUnit};
+use crate::worker::WorkerId;
+
+/// Something that happened in a pool.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// An execution begins.
+    AttemptStarted {
+        /// Of which unit.
+        unit_id: &'a UnitId,
+        /// The how-manieth.
+        attempt_number: u32,
+        /// On which worker.
+        worker_id: &'a WorkerId,
+    },
+    /// Something was said.
+    Said {
+        /// Of which unit.
+        unit_id: &'a UnitId,
+        /// In which attempt.
+        attempt_number: u32,
+        /// What.
+        message: &'a Message,
+    },
+    /// An execution ended, and that is stored.
+    AttemptEnded {
+        /// Of which unit.
+        unit_id: &'a UnitId,
+        /// The how-manieth.
+        attempt_number: u32,
+        /// On which worker.
+        worker_id: &'a WorkerId,
+        /// How.
+        outcome: Outcome,
+        /// Why it failed.
+        failure: Option<&'a Failure>,
+        /// What it used.
+        charges: &'a [Charge],
+        /// What the unit is now: PENDING if another attempt follows.
+        status: UnitStatus,
+        /// The pause before that attempt.
+        retry_after: Option<Duration>,
+    },
+    /// An execution did not stop when its time was up. Its thread was left behind.
+    ThreadAbandoned {
+        /// Of which unit.
+        unit_id: &'a UnitId,
+        /// The worker, which goes on with another thread unless there are too many left behind already.
+        worker_id: &'a WorkerId,
+        /// Whether it goes on.
+        is_replaced: bool,
+    },
+    /// The pool starts nothing for a while.
+    Held {
+        /// Why.
+        reason: &'a str,
+        /// Until when; `None` means until `resume`.
+        until: Option<DateTime<Utc>>,
+    },
+}
+
+/// Sees everything that happens in a pool, on the thread on which it happens. A closure is an observer.
+///
+/// It should return soon: the worker waits for it.
+pub trait Observer: Send + Sync + 'static {
+    /// Called for each event.
+    fn on_event(&self, event: &Event<'_>);
+}
+
+impl<F: Fn(&Event<'_>) + Send + Sync + 'static> Observer for F {
+    fn on_event(&self, event: &Event<'_>) {
+        self(event);
+    }
+}
+
+pub(super) type OnComplete = Box<dyn Fn(&WorkUnit, &WorkResult) + Send + Sync>;
+pub(super) type OnFailed = Box<dyn Fn(&WorkUnit, &Failure) + Send + Sync>;
+pub(super) type OnCancelled = Box<dyn Fn(&WorkUnit) + Send + Sync>;
+
+/// The user's code that a pool calls, apart from the executor.
+#[derive(Default)]
+pub(super) struct Callbacks {
+    pub(super) complete: Option<OnComplete>,
+    pub(super) failed: Option<OnFailed>,
+    pub(super) cancelled: Option<OnCancelled>,
+    pub(super) observer: Option<Box<dyn Observer>>,
+}
+
+impl Callbacks {
+    /// Tells the observer, if there is one.
+    pub(super) fn tell(&self, event: impl FnOnce() -> Event<'static>) {
+        self.tell_of(event);
+    }
+
+    /// Tells the observer, if there is one, of something that need not outlive the call.
+    pub(super) fn tell_of<'a>(&self, event: impl FnOnce() -> Event<'a>) {
+        if let Some(observer) = &self.observer {
+            guarded("observer", || observer.on_event(&event()));
+        }
+    }
+
+    /// Whether somebody wants to know of a unit that ended like this.
+    pub(super) fn wants(&self, status: UnitStatus) -> bool {
+        match status {
+            UnitStatus::Completed => self.complete.is_some(),
+            UnitStatus::Failed => self.failed.is_some(),
+            UnitStatus::Cancelled => self.cancelled.is_some(),
+            _ => false,
+        }
+    }
+
+    /// Calls the one callback for how a unit ended.
+    pub(super) fn unit_ended(&self, unit: &WorkUnit, result: &WorkResult) {
+        match unit.status {
+            UnitStatus::Completed => {
+                if let Some(callback) = &self.complete {
+                    guarded("on_unit_complete", || callback(unit, result));
+                }
+            }
+            UnitStatus::Failed => {
+                if let (Some(callback), Some(failure)) = (&self.failed, &unit.failure) {
+                    guarded("on_unit_failed", || callback(unit, failure));
+                }
+            }
+            UnitStatus::Cancelled => {
+                if let Some(callback) = &self.cancelled {
+                    guarded("on_unit_cancelled", || callback(unit));
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl std::fmt::Debug for Callbacks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Callbacks").finish_non_exhaustive()
+    }
+}
+
+/// Calls user code. A panic in it is logged, and harms nothing.
+fn guarded(what: &str, call: impl FnOnce()) {
+    assert_none_held();
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(call)) {
+        log::error!("{what} panicked: {}", panics::describe(payload));
+    }
+}

@@ -1,0 +1,327 @@
+//! The registry (L1): which workers there are; and each worker's own cell (L2).
+//!
+//! The registry's lock is held to add, remove or list, never longer. What a worker is and does is under its own lock; every change
+//! of it is published to the ready state before that lock is released.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use crossbeam_channel::Sender;
+
+use super::capacity::{Load, WorkerNumber};
+use super::execution::Execution;
+use super::lock::{Rank, Ranked};
+use super::ready::Ready;
+use super::timers::Alarm;
+use crate::worker::{WorkerId, WorkerStatus};
+
+/// What a slot's thread is asked to do. Its inbox has room for one: a worker gets something only when it has nothing.
+#[derive(Debug)]
+pub(super) enum Task {
+    /// Execute an attempt.
+    Run(Arc<Execution>),
+    /// Bring an attempt to its end whose own thread did not return.
+    Close(Arc<Execution>),
+    /// End.
+    Quit,
+}
+
+/// Who brings an execution to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Its own thread, once the executor returns.
+    Executing,
+    /// The same, but it was asked to hurry.
+    Asked,
+    /// Somebody has begun to.
+    Closing,
+}
+
+/// A worker's place in the pool.
+#[derive(Debug)]
+pub(super) struct WorkerCell {
+    pub(super) number: WorkerNumber,
+    pub(super) id: WorkerId,
+    state: Ranked<WorkerState>,
+}
+
+#[derive(Debug)]
+struct WorkerState {
+    status: WorkerStatus,
+    inbox: Sender<Task>,
+    /// Counts the threads that were behind this worker.
+    generation: u64,
+    thread: Option<JoinHandle<()>>,
+    current: Option<Current>,
+    /// Whether the repository knows it.
+    has_row: bool,
+}
+
+#[derive(Debug)]
+struct Current {
+    execution: Arc<Execution>,
+    stage: Stage,
+    alarm_ms: Option<i64>,
+}
+
+/// How a thread comes back from an executor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Return {
+    /// It is to bring the attempt to its end.
+    InTime,
+    /// Somebody else does that; the thread still belongs to its worker.
+    Late,
+    /// Somebody else does that, and another thread has taken its place.
+    Replaced,
+}
+
+/// What became of an attempt to leave a thread behind.
+#[derive(Debug)]
+pub(super) enum Abandoned {
+    /// The execution ended in time.
+    No,
+    /// The caller has to start another thread in its place, with this number, behind this worker.
+    Replace { generation: u64 },
+    /// There are too many already: the worker is stuck until its executor returns.
+    Stuck,
+}
+
+impl WorkerCell {
+    /// A worker that is about to get its first unit.
+    pub(super) fn new(number: WorkerNumber, inbox: Sender<Task>) -> WorkerCell {
+        let id = WorkerId::new(format!("w{}", number.0)).expect("a letter and a number are a name");
+        let state = WorkerState {
+            status: WorkerStatus::Busy,
+            inbox,
+            generation: 0,
+            thread: None,
+            current: None,
+            has_row: false,
+        };
+        WorkerCell { number, id, state: Ranked::new(Rank::Worker, state) }
+    }
+
+    /// Keeps the thread behind the worker, so that it can be joined.
+    pub(super) fn set_thread(&self, thread: JoinHandle<()>, generation: u64) {
+        let mut state = self.state.lock();
+        if state.generation == generation {
+            state.thread = Some(thread);
+        }
+    }
+
+    /// READY → BUSY, if it still is ready.
+    pub(super) fn reserve(&self) -> bool {
+        let mut state = self.state.lock();
+        // Looked at again under the worker's own lock, and marked in the same breath.
+        let is_ready = state.status == WorkerStatus::Ready && state.current.is_none();
+        if is_ready {
+            state.status = WorkerStatus::Busy;
+        }
+        is_ready
+    }
+
+    /// Hands it an attempt; gives it back if the worker is gone.
+    pub(super) fn hand_over(&self, execution: Arc<Execution>) -> Result<(), Arc<Execution>> {
+        let mut state = self.state.lock();
+        state.has_row = true;
+        if state.status != WorkerStatus::Busy || state.current.is_some() {
+            return Err(execution);
+        }
+        let current = Current { execution: Arc::clone(&execution), stage: Stage::Executing, alarm_ms: None };
+        if state.inbox.try_send(Task::Run(Arc::clone(&execution))).is_err() {
+            return Err(execution);
+        }
+        state.current = Some(current);
+        Ok(())
+    }
+
+    /// The execution begins: from now on it has a deadline.
+    pub(super) fn watch(&self, ready: &Ready, execution: &Execution, deadline_ms: i64) {
+        let mut state = self.state.lock();
+        if let Some(current) = state.current_of(execution) {
+            current.alarm_ms = Some(deadline_ms);
+            ready.attempt_begins(self.number, execution.run, deadline_ms);
+        }
+    }
+
+    /// Notes that an execution was asked to stop, which it is to do until then. `None` if that is not, or no longer, for it.
+    pub(super) fn ask(&self, ready: &Ready, run: u64, until_ms: i64) -> Option<Arc<Execution>> {
+        let mut state = self.state.lock();
+        let current = state.current.as_mut().filter(|current| current.execution.run == run)?;
+        if current.stage != Stage::Executing {
+            return None;
+        }
+        current.stage = Stage::Asked;
+        let alarm = Alarm::Execution { worker: self.number, run };
+        if let Some(at_ms) = current.alarm_ms.replace(until_ms) {
+            ready.clear_alarm(at_ms, alarm);
+        }
+        ready.set_alarm(until_ms, alarm);
+        Some(Arc::clone(&current.execution))
+    }
+
+    /// Takes an execution from the thread that did not return, if it still has not.
+    pub(super) fn abandon(
+        &self,
+        ready: &Ready,
+        run: u64,
+        limit: usize,
+        inbox: impl FnOnce() -> Sender<Task>,
+    ) -> (Abandoned, Option<Arc<Execution>>) {
+        let mut state = self.state.lock();
+        let Some(current) = state.current.as_mut().filter(|current| current.execution.run == run) else {
+            return (Abandoned::No, None);
+        };
+        if current.stage == Stage::Closing {
+            return (Abandoned::No, None);
+        }
+        current.stage = Stage::Closing;
+        let execution = Arc::clone(&current.execution);
+        if !ready.abandon(limit) {
+            return (Abandoned::Stuck, Some(execution));
+        }
+        state.generation += 1;
+        state.inbox = inbox();
+        // Whoever was left behind is joined by nobody.
+        state.thread = None;
+        (Abandoned::Replace { generation: state.generation }, Some(execution))
+    }
+
+    /// A thread has come back from its executor.
+    pub(super) fn come_back(&self, ready: &Ready, execution: &Execution, generation: u64) -> Return {
+        let mut state = self.state.lock();
+        if state.generation != generation {
+            return Return::Replaced;
+        }
+        let number = self.number;
+        let Some(current) = state.current_of(execution).filter(|current| current.stage != Stage::Closing) else {
+            return Return::Late;
+        };
+        current.stage = Stage::Closing;
+        if let Some(at_ms) = current.alarm_ms.take() {
+            ready.clear_alarm(at_ms, Alarm::Execution { worker: number, run: execution.run });
+        }
+        Return::InTime
+    }
+
+    /// Its unit has ended, the callback is to run.
+    pub(super) fn report(&self, ready: &Ready) {
+        let state = self.state.lock();
+        if state.status == WorkerStatus::Busy {
+            ready.publish(self.number, Some(Load::Reporting));
+        }
+    }
+
+    /// It is done with its unit, or got none: it is idle, or on its way out. Says which.
+    pub(super) fn settle(&self, ready: &Ready, must_retire: bool) -> Load {
+        let mut state = self.state.lock();
+        if state.status == WorkerStatus::Terminated {
+            return Load::Retiring;
+        }
+        state.current = None;
+        let load = ready.settle_worker(self.number, must_retire);
+        state.status = match load {
+            Load::Retiring => WorkerStatus::ShuttingDown,
+            _ => WorkerStatus::Ready,
+        };
+        load
+    }
+
+    /// It was idle, and is to end.
+    pub(super) fn retire(&self) {
+        let mut state = self.state.lock();
+        state.status = WorkerStatus::ShuttingDown;
+        // It was idle, so there is room; if its thread is gone there is nothing to end.
+        let _ = state.inbox.try_send(Task::Quit);
+    }
+
+    /// The pool stops without waiting any longer: if its thread has not come back it is left behind. Returns what it executed,
+    /// unless somebody is bringing that to its end; `None` if it has nothing in hand.
+    pub(super) fn leave_behind(&self, ready: &Ready) -> Option<Option<Arc<Execution>>> {
+        let mut state = self.state.lock();
+        if state.status != WorkerStatus::Busy {
+            return None;
+        }
+        let current = state.current.as_mut()?;
+        let is_open = current.stage != Stage::Closing;
+        current.stage = Stage::Closing;
+        let execution = is_open.then(|| Arc::clone(&current.execution));
+        state.generation += 1;
+        state.thread = None;
+        ready.abandon(usize::MAX);
+        Some(execution)
+    }
+
+    /// Whether another thread, or none, is this worker now.
+    pub(super) fn is_replaced(&self, generation: u64) -> bool {
+        self.state.lock().generation != generation
+    }
+
+    /// It has ended. Returns its thread.
+    pub(super) fn end(&self, ready: &Ready) -> Option<JoinHandle<()>> {
+        let mut state = self.state.lock();
+        if state.status == WorkerStatus::Terminated {
+            return None;
+        }
+        state.status = WorkerStatus::Terminated;
+        state.current = None;
+        ready.publish(self.number, None);
+        state.thread.take()
+    }
+
+    pub(super) fn has_row(&self) -> bool {
+        self.state.lock().has_row
+    }
+
+    /// What it executes, unless that is being brought to its end already.
+    pub(super) fn executing(&self) -> Option<Arc<Execution>> {
+        let state = self.state.lock();
+        let current = state.current.as_ref().filter(|current| current.stage != Stage::Closing)?;
+        Some(Arc::clone(&current.execution))
+    }
+
+    /// What it has in hand.
+    pub(super) fn current(&self) -> Option<Arc<Execution>> {
+        self.state.lock().current.as_ref().map(|current| Arc::clone(&current.execution))
+    }
+
+    pub(super) fn status(&self) -> WorkerStatus {
+        self.state.lock().status
+    }
+}
+
+impl WorkerState {
+    fn current_of(&mut self, execution: &Execution) -> Option<&mut Current> {
+        self.current.as_mut().filter(|current| current.execution.run == execution.run)
+    }
+}
+
+/// The workers by their numbers.
+#[derive(Debug)]
+pub(super) struct Registry(Ranked<HashMap<WorkerNumber, Arc<WorkerCell>>>);
+
+impl Registry {
+    pub(super) fn new() -> Registry {
+        Registry(Ranked::new(Rank::Registry, HashMap::new()))
+    }
+
+    pub(super) fn add(&self, cell: Arc<WorkerCell>) {
+        self.0.lock().insert(cell.number, cell);
+    }
+
+    pub(super) fn remove(&self, worker: WorkerNumber) {
+        self.0.lock().remove(&worker);
+    }
+
+    pub(super) fn get(&self, worker: WorkerNumber) -> Option<Arc<WorkerCell>> {
+        self.0.lock().get(&worker).cloned()
+    }
+
+    /// The workers at this moment, in the order of their numbers.
+    pub(super) fn snapshot(&self) -> Vec<Arc<WorkerCell>> {
+        let mut cells: Vec<_> = self.0.lock().values().cloned().collect();
+        cells.sort_by_key(|cell| cell.number);
+        cells
+    }
+}

@@ -1,0 +1,70 @@
+//! The reporter: runs callbacks for outcomes that no worker brought about, and closes attempts that have no thread to do it.
+
+use std::sync::Arc;
+
+use super::core::Core;
+use super::execution::Execution;
+use super::ledger::Left;
+use super::open_unit::OpenUnit;
+use super::{inside, panics, run};
+use crate::executor::WorkResult;
+use crate::unit::{UnitKey, UnitStatus};
+use crate::worker::WorkerId;
+
+/// What the reporter is to tell.
+#[derive(Debug)]
+pub(super) enum Report {
+    /// A unit ended while it waited.
+    Ended { key: UnitKey, unit: Arc<OpenUnit>, status: UnitStatus },
+    /// An execution did not return, and no thread may take its place.
+    Close { worker_id: WorkerId, execution: Arc<Execution> },
+    /// There will be no more.
+    Quit,
+}
+
+/// The life of the reporter's thread.
+pub(super) fn serve(core: &Core) {
+    inside::enter(core.number);
+    while let Ok(report) = core.reports.1.recv() {
+        if matches!(report, Report::Quit) {
+            return;
+        }
+        let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| tell(core, report)));
+        if let Err(payload) = told {
+            log::error!("the reporter panicked: {}", panics::describe(payload));
+        }
+    }
+}
+
+fn tell(core: &Core, report: Report) {
+    match report {
+        Report::Ended { key, unit, status } => {
+            tell_ended(core, &unit, status);
+            core.ready.unit_closes(key);
+            unit.leave(Left::Ended(status));
+        }
+        Report::Close { worker_id, execution } => run::close_stuck(core, &worker_id, &execution),
+        Report::Quit => {}
+    }
+}
+
+fn tell_ended(core: &Core, unit: &OpenUnit, status: UnitStatus) {
+    if !core.callbacks.wants(status) {
+        return;
+    }
+    match core.repository().unit(core.job.id, unit.id()) {
+        Ok(stored) if stored.status == status => core.callbacks.unit_ended(&stored, &result_of(&stored)),
+        Ok(stored) => log::warn!("unit {}: no callback for {status}, it is {} by now", unit.id(), stored.status),
+        Err(error) => log::error!("unit {}: no callback, it could not be read: {error}", unit.id()),
+    }
+}
+
+/// What is stored of a result.
+fn result_of(unit: &crate::unit::WorkUnit) -> WorkResult {
+    let mut result = WorkResult::empty();
+    result.output = unit.output.clone();
+    result.json = unit.result.clone();
+    result.output_files = unit.output_files.clone();
+    result.session_id = unit.session_id.clone();
+    result
+}

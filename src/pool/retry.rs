@@ -1,0 +1,90 @@
+//! How long to wait before another attempt.
+
+use std::time::Duration;
+
+use crate::chain::Hash;
+use crate::unit::UnitKey;
+
+/// The pause before an attempt that follows a failed one: it doubles each time, up to a limit, and is shortened at
+/// random by up to half, so that what failed together does not come back together.
+///
+/// How many attempts a unit has is its own affair ([`NewUnit::max_retries`](crate::NewUnit::max_retries), 3 unless set:
+/// four executions in all). When a provider says how long to wait, that is what is waited.
+///
+/// ```
+/// use std::time::Duration;
+/// use workcrew::RetryPolicy;
+///
+/// let policy = RetryPolicy::exponential(Duration::from_secs(2), Duration::from_secs(60));
+/// assert_eq!(policy.longest_pause(1), Duration::from_secs(2));
+/// assert_eq!(policy.longest_pause(4), Duration::from_secs(16));
+/// assert_eq!(policy.longest_pause(40), Duration::from_secs(60));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RetryPolicy {
+    base: Duration,
+    limit: Duration,
+    is_jittered: bool,
+}
+
+impl RetryPolicy {
+    /// A pause that doubles from `base` up to `limit`.
+    pub fn exponential(base: Duration, limit: Duration) -> RetryPolicy {
+        RetryPolicy { base, limit, is_jittered: true }
+    }
+
+    /// The same pause every time.
+    pub fn fixed(pause: Duration) -> RetryPolicy {
+        RetryPolicy { base: pause, limit: pause, is_jittered: false }
+    }
+
+    /// No pause.
+    pub fn immediate() -> RetryPolicy {
+        RetryPolicy::fixed(Duration::ZERO)
+    }
+
+    /// The longest pause after so many failed attempts.
+    pub fn longest_pause(&self, failed_attempts: u32) -> Duration {
+        let doublings = failed_attempts.saturating_sub(1).min(31);
+        self.base.saturating_mul(1 << doublings).min(self.limit)
+    }
+
+    /// The pause of a unit after so many failed attempts: always the same for the same unit and number.
+    pub(super) fn pause(&self, unit: UnitKey, failed_attempts: u32) -> Duration {
+        let longest = self.longest_pause(failed_attempts);
+        if !self.is_jittered {
+            return longest;
+        }
+        let hash = Hash::builder("retry jitter").number(unit.0).number(i64::from(failed_attempts)).finish();
+        let share = f64::from(u16::from_le_bytes([hash.as_bytes()[0], hash.as_bytes()[1]])) / f64::from(u16::MAX);
+        longest.mul_f64(1.0 - share / 2.0)
+    }
+}
+
+impl Default for RetryPolicy {
+    /// One second, doubling up to a minute.
+    fn default() -> RetryPolicy {
+        RetryPolicy::exponential(Duration::from_secs(1), Duration::from_secs(60))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_is_between_half_and_all_of_the_longest_and_differs_between_units() {
+        let policy = RetryPolicy::default();
+        let pauses: Vec<Duration> = (0..100).map(|unit| policy.pause(UnitKey(unit), 3)).collect();
+        assert!(pauses.iter().all(|&pause| pause >= Duration::from_secs(2) && pause <= Duration::from_secs(4)));
+        let distinct: std::collections::HashSet<_> = pauses.iter().collect();
+        assert!(distinct.len() > 90);
+    }
+
+    #[test]
+    fn nothing_overflows() {
+        let policy = RetryPolicy::exponential(Duration::MAX, Duration::MAX);
+        assert_eq!(policy.longest_pause(u32::MAX), Duration::MAX);
+        assert_eq!(RetryPolicy::immediate().pause(UnitKey(1), u32::MAX), Duration::ZERO);
+    }
+}

@@ -1,0 +1,169 @@
+//! Submitting: one place, one worker, one transaction.
+//!
+//! | the unit is | what the caller gets |
+//! |---|---|
+//! | new, or PENDING and due | a handle; the unit is stored, claimed, and with its worker |
+//! | PENDING, not yet due | a handle; the pool claims it when it is due, the place is free again |
+//! | being executed | a handle to the running unit, the place is free again |
+//! | ended | a handle that has its end already; no callback, the place is free again |
+//! | there with another content | [`Conflict`](crate::RepositoryError::Conflict) |
+//!
+//! So a loop that submits can be run again after any crash.
+
+use std::sync::{Arc, PoisonError};
+
+use super::capacity::Right;
+use super::core::Core;
+use super::error::{Refusal, SubmitError};
+use super::handle::UnitHandle;
+use super::ledger::Left;
+use super::open_unit::OpenUnit;
+use super::ready::boot_ms_of;
+use super::registry::WorkerCell;
+use super::slot;
+use crate::attempt::AttemptKey;
+use crate::error::RepositoryError;
+use crate::prompt::Prompt;
+use crate::repository::{Claimant, Submitted};
+use crate::unit::{NewUnit, WorkUnit};
+
+/// Takes a unit: see the [module](self).
+pub(super) fn submit(core: &Arc<Core>, right: Right, unit: NewUnit, prompt: Prompt) -> Result<UnitHandle, SubmitError> {
+    let unit = match with_prompt(core, unit, prompt) {
+        Ok(unit) => unit,
+        Err(error) => {
+            if right == Right::Permit {
+                core.ready.drop_permit();
+            }
+            return Err(error);
+        }
+    };
+    match submit_to_worker(core, right, &unit) {
+        Ok(open) => Ok(UnitHandle::new(core, open)),
+        Err(reason) => Err(SubmitError { unit: Box::new(unit), reason }),
+    }
+}
+
+/// The unit with the prompt that it is submitted with, if there is anything to send.
+fn with_prompt(core: &Core, mut unit: NewUnit, prompt: Prompt) -> Result<NewUnit, SubmitError> {
+    let refused = |unit, reason| Err(SubmitError { unit: Box::new(unit), reason });
+    match prompt {
+        Prompt::Text(text) if unit.prompt.as_ref().is_some_and(|own| *own != text) => {
+            return refused(unit, Refusal::TwoPrompts);
+        }
+        Prompt::Text(text) => unit.prompt = Some(text),
+        Prompt::OfUnit => {}
+    }
+    let can_send = |prompt: &Option<String>, template: &Option<String>| prompt.is_some() || template.is_some();
+    if can_send(&unit.prompt, &unit.template) || core.job.template.is_some() {
+        return Ok(unit);
+    }
+    // It may have been stored with a prompt before.
+    match core.repository().unit(core.job.id, &unit.id) {
+        Ok(stored) if can_send(&stored.prompt, &stored.template) => Ok(unit),
+        Ok(_) | Err(RepositoryError::UnknownUnit { .. }) => refused(unit, Refusal::NoPrompt),
+        Err(error) => refused(unit, Refusal::Repository(error)),
+    }
+}
+
+fn submit_to_worker(core: &Arc<Core>, right: Right, unit: &NewUnit) -> Result<Arc<OpenUnit>, Refusal> {
+    let (taken, open) = core.ready.begin_submission(right, &unit.id)?;
+    let cell = match core.worker_for(taken) {
+        Ok(cell) => cell,
+        Err(error) => {
+            core.ready.submission_ends(&open);
+            return Err(Refusal::Thread(error));
+        }
+    };
+    match submit_surely(core, unit, &cell) {
+        Ok(Submitted::Claimed(claim)) => {
+            core.ready.submission_runs(claim.lease.attempt(), &open);
+            core.hand_over(&cell, *claim, &open);
+            Ok(open)
+        }
+        Ok(Submitted::Waiting(stored)) => {
+            slot::free(core, &cell, false);
+            Ok(wait_for_its_time(core, &stored, open))
+        }
+        Ok(Submitted::Running(stored)) => {
+            slot::free(core, &cell, false);
+            Ok(attach(core, &stored, &open))
+        }
+        Ok(Submitted::Finished(stored)) => {
+            slot::free(core, &cell, false);
+            core.ready.submission_ends(&open);
+            Ok(Arc::new(OpenUnit::with_left(stored.id.as_str(), stored.key, Left::Ended(stored.status))))
+        }
+        Err(error) => {
+            slot::free(core, &cell, false);
+            core.ready.submission_ends(&open);
+            Err(Refusal::Repository(error))
+        }
+    }
+}
+
+/// Submits to the repository, and looks again if the answer was lost.
+fn submit_surely(core: &Core, unit: &NewUnit, cell: &WorkerCell) -> Result<Submitted, RepositoryError> {
+    let claimant = core.claimant().starting(core.provenance.clone());
+    let submit = || core.repository().submit(core.job.id, unit, &claimant, &core.slot_of(cell));
+    let answer = match submit() {
+        Err(error) if !error.is_rejection() => {
+            log::warn!("unit {}: the answer to its submission was lost, looking again: {error}", unit.id);
+            match claimed(core, &claimant) {
+                Ok(None) => submit(),
+                Ok(Some(claimed)) => return Ok(claimed),
+                Err(error) => Err(error),
+            }
+        }
+        answer => answer,
+    };
+    match answer {
+        Ok(Submitted::Running(stored)) if is_lost_here(core, &stored) => {
+            core.resolve_doubts();
+            submit()
+        }
+        Err(error) if !error.is_rejection() => {
+            // If it was done after all, nobody here knows: the heartbeat will give it back.
+            core.doubts.lock().unwrap_or_else(PoisonError::into_inner).push(claimant.token);
+            Err(error)
+        }
+        answer => answer,
+    }
+}
+
+/// What a request was granted whose answer was lost.
+fn claimed(core: &Core, claimant: &Claimant) -> Result<Option<Submitted>, RepositoryError> {
+    let claims = core.repository().claimed(claimant.owner, claimant.token)?;
+    Ok(claims.into_iter().next().map(|claim| Submitted::Claimed(Box::new(claim))))
+}
+
+/// Whether this pool holds a unit of which it has lost the claim.
+fn is_lost_here(core: &Core, unit: &WorkUnit) -> bool {
+    let has_doubts = !core.doubts.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
+    has_doubts && unit.accepted_by == Some(core.owner()) && core.ready.get(unit.key).is_none()
+}
+
+fn wait_for_its_time(core: &Core, stored: &WorkUnit, open: Arc<OpenUnit>) -> Arc<OpenUnit> {
+    let now = core.clock.now();
+    let until_ms = stored.not_before.map_or(now.boot_ms, |time| boot_ms_of(time, now));
+    // Submitted twice, it is one unit.
+    let open = core.ready.get(stored.key).unwrap_or(open);
+    open.set_key(stored.key);
+    let after = AttemptKey { unit: stored.key, number: stored.attempt_count };
+    if !core.ready.submission_waits(after, &open, until_ms) {
+        open.leave(Left::Pending);
+    }
+    open
+}
+
+/// What is known here of a unit that is being executed; if that is nothing, it is another process's, and is watched.
+fn attach(core: &Core, stored: &WorkUnit, open: &Arc<OpenUnit>) -> Arc<OpenUnit> {
+    if let Some(own) = core.ready.submission_attaches(stored.key, open) {
+        return own;
+    }
+    let foreign = Arc::new(OpenUnit::new(stored.id.as_str()));
+    foreign.set_key(stored.key);
+    core.watched.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&foreign));
+    core.heartbeat.wake();
+    foreign
+}

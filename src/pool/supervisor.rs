@@ -1,0 +1,164 @@
+//! The supervisor: serves the timers, asks executions to stop when their time is up, leaves those behind that do not, and
+//! brings the pool to its end. It never runs the user's code.
+
+use std::sync::{Arc, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::capacity::WorkerNumber;
+use super::core::Core;
+use super::execution::Execution;
+use super::ledger::Left;
+use super::registry::WorkerCell;
+use super::slot;
+use super::timers::Alarm;
+use crate::executor::CancelReason;
+
+/// The longest sleep; it is cut short by whatever becomes due.
+const LONGEST_SLEEP: Duration = Duration::from_secs(3_600);
+
+/// The threads that end when the supervisor does.
+#[derive(Debug)]
+pub(super) struct Helpers {
+    pub(super) claimer: JoinHandle<()>,
+    pub(super) heartbeat: JoinHandle<()>,
+    pub(super) reporter: JoinHandle<()>,
+}
+
+/// The life of the supervisor's thread.
+pub(super) fn serve(core: &Arc<Core>, helpers: Helpers) {
+    let mut stopping = Stopping::default();
+    loop {
+        while let Some(alarm) = core.ready.pop_due(core.now_ms()) {
+            ring(core, alarm, &mut stopping);
+        }
+        join(core.ready.ended_threads());
+        if stopping.is_over(core) {
+            break;
+        }
+        let sleep = core.ready.next_alarm_ms().map_or(LONGEST_SLEEP, |at_ms| until(core, at_ms));
+        core.ready.supervisor.wait(Some(sleep));
+    }
+    end(core, helpers, &stopping);
+}
+
+/// How long it is until then.
+pub(super) fn until(core: &Core, at_ms: i64) -> Duration {
+    let left_ms = u64::try_from(at_ms.saturating_sub(core.now_ms())).unwrap_or_default();
+    Duration::from_millis(left_ms).min(LONGEST_SLEEP)
+}
+
+fn ring(core: &Arc<Core>, alarm: Alarm, stopping: &mut Stopping) {
+    match alarm {
+        Alarm::Execution { worker, run } => time_is_up(core, worker, run),
+        Alarm::Reservation(number) => core.ready.lapse(number),
+        Alarm::Retry(unit) => core.ready.fall_due(unit, core.now_ms()),
+        Alarm::HoldEnds => core.ready.resume(Some(core.now_ms())),
+        Alarm::StopGrace => stopping.leave_behind(core),
+    }
+}
+
+/// An execution has used up its time, or the grace after that.
+fn time_is_up(core: &Arc<Core>, worker: WorkerNumber, run: u64) {
+    let Some(cell) = core.registry.get(worker) else { return };
+    match cell.ask(&core.ready, run, core.in_ms(core.settings.kill_grace)) {
+        Some(execution) => {
+            execution.cancel.cancel(CancelReason::TimedOut);
+        }
+        None => slot::replace(core, &cell, run),
+    }
+}
+
+/// Asks an execution to stop, which it has the usual grace to do.
+pub(super) fn ask_to_stop(core: &Core, cell: &WorkerCell, execution: &Execution, reason: CancelReason) {
+    cell.ask(&core.ready, execution.run, core.in_ms(core.settings.kill_grace));
+    execution.cancel.cancel(reason);
+}
+
+/// How far the end of the pool has come.
+#[derive(Debug, Default)]
+struct Stopping {
+    /// When the grace ends that was given last.
+    grace_ms: Option<i64>,
+    is_grace_over: bool,
+}
+
+impl Stopping {
+    /// Does the next step of stopping, if the pool stops; says whether that was the last.
+    fn is_over(&mut self, core: &Arc<Core>) -> bool {
+        let Some(state) = core.ready.stop_state() else { return false };
+        if let Some(grace) = state.mode.grace() {
+            self.ask_all(core, grace);
+        }
+        if self.is_grace_over {
+            self.leave_behind(core);
+        }
+        if state.busy == 0 || self.is_grace_over {
+            slot::retire(core, core.ready.retire_idle());
+        }
+        let is_quiet = !state.has_open_units || self.is_grace_over;
+        state.busy == 0 && state.live == 0 && is_quiet
+    }
+
+    /// Asks every execution to stop, and sets the time after which none is waited for.
+    fn ask_all(&mut self, core: &Core, grace: Duration) {
+        let grace_ms = core.in_ms(grace);
+        if self.grace_ms.is_none_or(|before_ms| grace_ms < before_ms) {
+            self.grace_ms = Some(grace_ms);
+            core.ready.set_alarm(grace_ms, Alarm::StopGrace);
+        }
+        for cell in core.registry.snapshot() {
+            if let Some(execution) = cell.executing() {
+                execution.cancel.cancel(CancelReason::Shutdown);
+            }
+        }
+    }
+
+    /// The grace is over: whoever still works is left behind, and its unit given back.
+    fn leave_behind(&mut self, core: &Arc<Core>) {
+        if core.ready.stop_mode().and_then(|mode| mode.grace()).is_none() {
+            return;
+        }
+        self.is_grace_over = true;
+        for cell in core.registry.snapshot() {
+            let Some(execution) = cell.leave_behind(&core.ready) else { continue };
+            slot::end(core, &cell);
+            if let Some(execution) = execution {
+                log::warn!("unit {}: its executor did not stop, the thread is left behind", execution.claim.unit.id);
+                execution.closed();
+                if core.ready.unit_leaves(execution.claim.lease.attempt(), Left::Pending).is_some() {
+                    execution.unit.leave(Left::Pending);
+                }
+            }
+        }
+    }
+}
+
+/// The last steps: nobody works any more.
+fn end(core: &Core, helpers: Helpers, stopping: &Stopping) {
+    let is_reporting = core.ready.stop_state().is_some_and(|state| state.has_open_units);
+    core.end_helpers();
+    join([helpers.claimer, helpers.heartbeat]);
+    // A callback that does not return keeps the reporter for ever.
+    if !(stopping.is_grace_over && is_reporting) {
+        join([helpers.reporter]);
+    } else {
+        core.ready.abandon(usize::MAX);
+    }
+    join(core.ready.ended_threads());
+    if let Err(error) = core.repository().end_owner(core.owner()) {
+        log::error!("{}: the end of the pool was not stored: {error}", core.job.id);
+        *core.stop_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+    }
+    core.stop_clock();
+    core.ready.end();
+    log::info!("{}: the pool has stopped: {}", core.job.id, core.summary(true));
+}
+
+fn join(threads: impl IntoIterator<Item = JoinHandle<()>>) {
+    for thread in threads {
+        if thread.join().is_err() {
+            log::error!("a thread of the pool panicked");
+        }
+    }
+}
