@@ -43,6 +43,11 @@
 //! its name takes it over.
 //! A queue timeout runs only while a unit is accepted and was never claimed.
 //!
+//! **Starting.** A claim of a claimant that is [`starting`](Claimant::starting) also starts, in the same step, the units that
+//! have a prompt of their own, be it the one that was just submitted: the record is that of a claim followed at once by a
+//! [`start`](Repository::start) with this provenance and no rendered prompt, and the claim tells of a unit that is PROCESSING.
+//! A unit whose prompt must be rendered first stays ASSIGNED.
+//!
 //! **Workers.** A claim adds one to the load of its worker, whose row it creates if need be; whatever ends the
 //! attempt takes it off again, adds the execution time, and counts: COMPLETED as completed; FAILED,
 //! TIMED_OUT and LOST as failed.
@@ -202,7 +207,7 @@ pub trait Repository: Archive {
     /// What the request with this token was granted, as far as it is still held.
     fn claimed(&self, owner: OwnerId, token: i64) -> Result<Vec<Claim>>;
 
-    /// ASSIGNED → PROCESSING. While a cancel is requested it is `Ok` and changes nothing of the status.
+    /// ASSIGNED → PROCESSING. What was started before, also by its claim, or is to be cancelled, is `Ok` and stays as it is.
     fn start(&self, lease: &Lease, beginning: &Beginning) -> Result<()>;
 
     /// Adds messages behind the first `follows` ones of the attempt.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
+use crate::attempt::Provenance;
 use crate::job::JobId;
 use crate::lease::{Claim, OwnerId};
 use crate::unit::{Change, UnitId, UnitKey, UnitStatus, WorkUnit};
@@ -62,13 +63,21 @@ pub struct Claimant {
     pub ttl: Duration,
     /// Names this request, so that its answer can be found if it was lost. Fresh for each request.
     pub token: i64,
+    /// With what units that have a prompt of their own are started as they are claimed; `None` starts nothing.
+    pub starting: Option<Provenance>,
 }
 
 impl Claimant {
-    /// A claimant with a fresh token.
+    /// A claimant with a fresh token that starts nothing.
     pub fn new(owner: OwnerId, ttl: Duration) -> Claimant {
         let (token, _) = uuid::Uuid::new_v4().as_u64_pair();
-        Claimant { owner, ttl, token: token.cast_signed() }
+        Claimant { owner, ttl, token: token.cast_signed(), starting: None }
+    }
+
+    /// Starts what it claims in the same step, unless its prompt must be rendered first.
+    pub fn starting(mut self, provenance: Provenance) -> Claimant {
+        self.starting = Some(provenance);
+        self
     }
 }
 

@@ -14,6 +14,7 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use rustix::process::Signal;
 use serde_json::json;
+use workcrew::attempt::Provenance;
 use workcrew::audit::verify::Verify;
 use workcrew::clock::{Clock, SystemClock};
 use workcrew::repository::sqlite::SqliteOptions;
@@ -128,14 +129,28 @@ impl Life {
         claimed(step("submit", id, "INSERT,CLAIM", submit)).lease
     }
 
+    fn submit_and_start(&self, id: &str) -> Lease {
+        let claimant = Claimant::new(self.owner, LEASE).starting(Provenance::of("a life"));
+        let submit = || self.repository.submit(self.job, &new_unit(id), &claimant, &slot("w1"));
+        claimed(step("submit", id, "INSERT,CLAIM,START", submit)).lease
+    }
+
     fn insert(&self, id: &str, intake: Intake) {
         step("insert", id, "INSERT", || self.repository.insert(self.job, &[new_unit(id)], intake));
     }
 
     fn claim(&self, id: &str, ttl: Duration) -> Lease {
-        let claimant = Claimant::new(self.owner, ttl);
+        self.claim_as(Claimant::new(self.owner, ttl), id, "CLAIM")
+    }
+
+    fn claim_and_start(&self, id: &str) -> Lease {
+        let claimant = Claimant::new(self.owner, LEASE).starting(Provenance::of("a life"));
+        self.claim_as(claimant, id, "CLAIM,START")
+    }
+
+    fn claim_as(&self, claimant: Claimant, id: &str, changes: &str) -> Lease {
         let request = ClaimRequest::new(self.job, claimant, Scope::Pending, vec![slot("w1")]);
-        let claims = step("claim", id, "CLAIM", || self.repository.claim(&request));
+        let claims = step("claim", id, changes, || self.repository.claim(&request));
         assert_eq!(claims[0].lease.unit_id.as_str(), id);
         claims[0].lease.clone()
     }
@@ -192,8 +207,7 @@ impl Life {
         self.partial(&lease, 2);
         self.finish(&lease, "RETRY", &retry());
         say("durable b1 1 2");
-        let lease = self.claim("b1", LEASE);
-        self.start(&lease);
+        let lease = self.claim_and_start("b1");
         self.finish(&lease, "COMPLETE", &AttemptReport::completed());
     }
 
@@ -214,8 +228,7 @@ impl Life {
     /// P17: while it waits, and while it is executed.
     fn be_cancelled(&self) {
         step("cancel", "b2", "CANCEL", || self.repository.cancel(self.job, "b2", &By::whom("ada")));
-        let lease = self.submit("c1");
-        self.start(&lease);
+        let lease = self.submit_and_start("c1");
         step("cancel", "c1", "CANCEL", || self.repository.cancel(self.job, "c1", &By::whom("ada")));
         self.finish(&lease, "END_CANCELLED", &AttemptReport::completed().output("too late"));
     }

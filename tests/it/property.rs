@@ -51,6 +51,7 @@ enum Operation {
         owner: usize,
         worker: usize,
         ttl_ms: u64,
+        starting: bool,
     },
     Claim {
         job: usize,
@@ -58,6 +59,7 @@ enum Operation {
         scope: Scope,
         workers: Vec<usize>,
         ttl_ms: u64,
+        starting: bool,
     },
     Claimed {
         owner: usize,
@@ -328,10 +330,12 @@ fn operation() -> impl Strategy<Value = Operation> {
     prop_oneof![
         14 => (job(), prop::collection::vec(unit_plan(), 0..4), accepted_by)
             .prop_map(|(job, units, accepted_by)| O::Insert { job, units, accepted_by }),
-        10 => (job(), unit_plan(), owner(), worker(), ttl_ms())
-            .prop_map(|(job, unit, owner, worker, ttl_ms)| O::Submit { job, unit, owner, worker, ttl_ms }),
-        20 => (job(), owner(), scope, prop::collection::vec(worker(), 0..4), ttl_ms())
-            .prop_map(|(job, owner, scope, workers, ttl_ms)| O::Claim { job, owner, scope, workers, ttl_ms }),
+        10 => (job(), unit_plan(), owner(), worker(), ttl_ms(), any::<bool>()).prop_map(
+            |(job, unit, owner, worker, ttl_ms, starting)| O::Submit { job, unit, owner, worker, ttl_ms, starting },
+        ),
+        20 => (job(), owner(), scope, prop::collection::vec(worker(), 0..4), ttl_ms(), any::<bool>()).prop_map(
+            |(job, owner, scope, workers, ttl_ms, starting)| O::Claim { job, owner, scope, workers, ttl_ms, starting },
+        ),
         2 => (owner(), 0..20_i64).prop_map(|(owner, token)| O::Claimed { owner, token }),
         20 => (lease(), prompt, any::<bool>())
             .prop_map(|(lease, prompt, provenance)| O::Start { lease, prompt, provenance }),
@@ -456,10 +460,11 @@ impl World {
         (self.jobs[job], unit_id(number))
     }
 
-    fn claimant(&mut self, owner: usize, ttl_ms: u64) -> Claimant {
+    fn claimant(&mut self, owner: usize, ttl_ms: u64, is_starting: bool) -> Claimant {
         self.tokens += 1;
         let mut claimant = Claimant::new(self.owner(owner), Duration::from_millis(ttl_ms));
         claimant.token = self.tokens;
+        claimant.starting = is_starting.then(|| Provenance::of("starting"));
         claimant
     }
 
@@ -490,16 +495,16 @@ impl World {
                 let intake = accepted_by.map_or(Intake::Open, |owner| Intake::AcceptedBy(self.owner(owner)));
                 self.both(|repository| repository.insert(self.jobs[*job], &units, intake))?;
             }
-            O::Submit { job, unit, owner, worker, ttl_ms } => {
-                let (unit, claimant) = (unit.unit(&self.clock), self.claimant(*owner, *ttl_ms));
+            O::Submit { job, unit, owner, worker, ttl_ms, starting } => {
+                let (unit, claimant) = (unit.unit(&self.clock), self.claimant(*owner, *ttl_ms, *starting));
                 let job = self.jobs[*job];
                 let submitted = self.both(|repository| repository.submit(job, &unit, &claimant, &slot(*worker)))?;
                 if let Some(Submitted::Claimed(claim)) = submitted {
                     self.leases.push(claim.lease);
                 }
             }
-            O::Claim { job, owner, scope, workers, ttl_ms } => {
-                let claimant = self.claimant(*owner, *ttl_ms);
+            O::Claim { job, owner, scope, workers, ttl_ms, starting } => {
+                let claimant = self.claimant(*owner, *ttl_ms, *starting);
                 let slots = workers.iter().map(|&worker| slot(worker)).collect();
                 let request = ClaimRequest::new(self.jobs[*job], claimant, *scope, slots);
                 let claims = self.both(|repository| repository.claim(&request))?;

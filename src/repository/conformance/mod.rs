@@ -70,6 +70,7 @@ mod owners_and_workers;
 mod reading;
 mod scene;
 mod soundness;
+mod starting;
 
 /// A repository under test, and the hands of its clock.
 pub trait Subject {
@@ -167,6 +168,7 @@ pub fn cases() -> impl Iterator<Item = Case> {
     let by_concern = [
         intake::CASES,
         claims::CASES,
+        starting::CASES,
         leases::CASES,
         attempts::CASES,
         endings::CASES,

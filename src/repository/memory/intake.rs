@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::store::{AttemptRecord, Holder, Step, Store, UnitRecord, next_number};
-use crate::attempt::Closing;
+use crate::attempt::{Beginning, Closing};
 use crate::chain::Hash;
 use crate::clock::Moment;
 use crate::job::{Job, JobId, NewJob};
@@ -15,17 +15,19 @@ use crate::unit::{Change, Inputs, NewUnit, UnitId, UnitKey, UnitStatus};
 use crate::worker::{Worker, WorkerId, WorkerStatus};
 
 /// What a claim is granted under.
-#[derive(Clone, Copy)]
 struct Terms {
     owner: OwnerId,
     token: i64,
     until_ms: i64,
+    /// What units with a prompt of their own begin with at once.
+    beginning: Option<Beginning>,
 }
 
 impl Terms {
     fn of(claimant: &Claimant, now: Moment) -> Result<Terms> {
-        let ttl_ms = rules::check_ttl(claimant.ttl)?;
-        Ok(Terms { owner: claimant.owner, token: claimant.token, until_ms: now.boot_ms.saturating_add(ttl_ms) })
+        let until_ms = now.boot_ms.saturating_add(rules::check_ttl(claimant.ttl)?);
+        let beginning = claimant.starting.clone().map(|provenance| Beginning::default().provenance(provenance));
+        Ok(Terms { owner: claimant.owner, token: claimant.token, until_ms, beginning })
     }
 }
 
@@ -114,7 +116,7 @@ impl Store {
                 self.check_take(terms.owner, slot)?;
             }
             let key = self.add_unit(unit, digest, now);
-            return self.claim_if_due(key, slot, terms, None, now);
+            return self.claim_if_due(key, slot, &terms, None, now);
         };
         if let Some(difference) = rules::difference(&found.content_hash, found.prompt_hash.as_ref(), &inputs) {
             return Err(rules::conflict(&found.id, difference));
@@ -132,7 +134,7 @@ impl Store {
         self.accept(key, terms.owner);
         // The row of the claim vouches for the prompt; without a claim there is no row to do so.
         let digest = if is_due { self.complete_prompt(key, new, &inputs) } else { None };
-        self.claim_if_due(key, slot, terms, digest, now)
+        self.claim_if_due(key, slot, &terms, digest, now)
     }
 
     /// A waiting unit now waits for this owner, and as long as that takes.
@@ -157,7 +159,7 @@ impl Store {
         &mut self,
         key: UnitKey,
         slot: &Slot,
-        terms: Terms,
+        terms: &Terms,
         digest: Option<Hash>,
         now: Moment,
     ) -> Result<Submitted> {
@@ -186,7 +188,7 @@ impl Store {
             self.lose(key, By::new(actor::SWEEP, loss::LEASE_RAN_OUT), now);
         }
         let pairs = granted.into_iter().zip(&request.slots);
-        pairs.map(|(key, slot)| self.grant(key, slot, terms, None, now)).collect()
+        pairs.map(|(key, slot)| self.grant(key, slot, &terms, None, now)).collect()
     }
 
     /// The units that the request may have at once, whose turn it is first.
@@ -248,8 +250,8 @@ impl Store {
         Ok(())
     }
 
-    /// Gives a waiting unit to a worker that was found able to take it.
-    fn grant(&mut self, key: UnitKey, slot: &Slot, terms: Terms, digest: Option<Hash>, now: Moment) -> Result<Claim> {
+    /// Gives a waiting unit to a worker that was found able to take it, and starts it if the terms say so.
+    fn grant(&mut self, key: UnitKey, slot: &Slot, terms: &Terms, digest: Option<Hash>, now: Moment) -> Result<Claim> {
         self.load_worker(key, terms.owner, slot, now)?;
         let holder = Holder { owner: terms.owner, worker_id: slot.worker_id.clone(), until_ms: terms.until_ms };
 
@@ -266,7 +268,12 @@ impl Store {
 
         let step = Step::new(key, Change::Claim, UnitStatus::Pending, By::from(terms.owner));
         self.record(Step { attempt_number: Some(attempt.number), digest, ..step }, now);
-        Ok(self.claim_of(key).expect("it was just leased"))
+        let claim = self.claim_of(key).expect("it was just leased");
+        let Some(beginning) = terms.beginning.as_ref().filter(|_| claim.unit.prompt.is_some()) else {
+            return Ok(claim);
+        };
+        self.start(&claim.lease, beginning, now)?;
+        Ok(self.claim_of(key).expect("a start keeps the lease"))
     }
 
     /// Adds one to the load of a worker, which comes into being if need be.

@@ -5,27 +5,44 @@ use rusqlite::params;
 
 use super::book::{Answer, Book, Entry, Trace};
 use super::messages::NewMessage;
-use crate::attempt::{AttemptKey, Process};
+use crate::attempt::{AttemptKey, Beginning, Process};
 use crate::chain::{self, Hash};
 use crate::clock::Moment;
 use crate::conversation::to_json;
 use crate::lease::Lease;
 use crate::money::{Charge, Money};
 use crate::repository::{RepositoryError, rules};
-use crate::unit::Change;
+use crate::unit::{Change, UnitStatus};
+
+/// What an attempt begins with, serialised by its caller, so that the writer need not.
+#[derive(Debug)]
+pub(super) struct BeginningRow {
+    rendered_prompt: Option<String>,
+    pub(super) provenance: Option<Vec<u8>>,
+    pub(super) digest: Hash,
+}
+
+impl BeginningRow {
+    pub(super) fn of(beginning: &Beginning) -> Result<BeginningRow, RepositoryError> {
+        Ok(BeginningRow {
+            rendered_prompt: beginning.rendered_prompt.clone(),
+            provenance: beginning.provenance.as_ref().map(to_json).transpose()?,
+            digest: beginning.digest(),
+        })
+    }
+
+    pub(super) fn len_bytes(&self) -> usize {
+        self.rendered_prompt.as_ref().map_or(0, String::len)
+    }
+}
 
 impl Book<'_> {
-    /// ASSIGNED → PROCESSING.
-    pub(super) fn start(
-        &mut self,
-        now: Moment,
-        lease: &Lease,
-        rendered_prompt: Option<&str>,
-        provenance: Option<&[u8]>,
-        digest: Hash,
-    ) -> Answer<()> {
+    /// ASSIGNED → PROCESSING. A claim may have done it already.
+    pub(super) fn start(&mut self, now: Moment, lease: &Lease, beginning: &BeginningRow) -> Answer<()> {
         let Some(unit) = self.held(lease)? else { return Err(RepositoryError::stale(lease).into()) };
-        let Some(to) = unit.status.after(Change::Start) else { return Ok(()) };
+        if unit.status.after(Change::Start).is_none() {
+            return Ok(());
+        }
         let mut update =
             self.connection.prepare_cached("UPDATE work_units SET status = 'PROCESSING' WHERE key = ?1")?;
         update.execute([lease.unit.0])?;
@@ -33,8 +50,8 @@ impl Book<'_> {
             "UPDATE attempts SET started_at = ?3, provenance = ?4 WHERE unit_key = ?1 AND number = ?2",
         )?;
         let now_ms = now.wall.timestamp_millis();
-        update.execute(params![lease.unit.0, lease.attempt_number, now_ms, provenance])?;
-        if let Some(prompt) = rendered_prompt {
+        update.execute(params![lease.unit.0, lease.attempt_number, now_ms, beginning.provenance])?;
+        if let Some(prompt) = &beginning.rendered_prompt {
             let mut insert = self.connection.prepare_cached(
                 "INSERT INTO attempt_results (unit_key, attempt_number, rendered_prompt) VALUES (?1, ?2, ?3)",
             )?;
@@ -43,6 +60,10 @@ impl Book<'_> {
             trace.rendered_prompt = Some(Hash::of(prompt.as_bytes()));
             self.remember(lease.attempt(), trace);
         }
+        self.record_start(now, lease, beginning)
+    }
+
+    pub(super) fn record_start(&mut self, now: Moment, lease: &Lease, beginning: &BeginningRow) -> Answer<()> {
         self.record(
             now,
             Entry {
@@ -50,12 +71,12 @@ impl Book<'_> {
                 attempt_number: Some(lease.attempt_number),
                 fence: lease.fence,
                 change: Change::Start,
-                from: Some(unit.status),
-                to,
+                from: Some(UnitStatus::Assigned),
+                to: UnitStatus::Processing,
                 actor: &lease.owner.to_string(),
                 reason: None,
                 conversation: None,
-                digest: Some(digest),
+                digest: Some(beginning.digest),
             },
         )?;
         Ok(())

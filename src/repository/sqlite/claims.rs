@@ -5,25 +5,77 @@ use std::collections::HashMap;
 
 use rusqlite::{Connection, OptionalExtension, params};
 
+use super::attempts::BeginningRow;
 use super::book::{Answer, Book, Entry};
 use super::read;
 use super::rows::{HotUnit, named, unit_id, worker_id};
+use crate::attempt::Beginning;
 use crate::chain::Hash;
 use crate::clock::Moment;
 use crate::job::JobId;
 use crate::lease::{Claim, Lease, OwnerId};
 use crate::money::{Cost, Tokens};
 use crate::repository::rules;
-use crate::repository::{ClaimRequest, Claimant, RepositoryError, Scope, Slot};
+use crate::repository::{ClaimRequest, Claimant, RepositoryError, Result, Scope, Slot};
 use crate::unit::{Change, NewUnit, UnitKey, UnitStatus, WorkUnit};
 use crate::worker::{WorkerId, WorkerStatus};
 
+/// What units are claimed under, checked and serialised by the claimant, so that the writer need not.
+#[derive(Debug)]
+pub(super) struct Terms {
+    pub(super) owner: OwnerId,
+    token: i64,
+    until_ms: i64,
+    /// What units with a prompt of their own begin with at once.
+    beginning: Option<BeginningRow>,
+}
+
+impl Terms {
+    pub(super) fn of(claimant: &Claimant, now: Moment) -> Result<Terms> {
+        let until_ms = now.boot_ms.saturating_add(rules::check_ttl(claimant.ttl)?);
+        let beginning = claimant.starting.clone().map(|provenance| Beginning::default().provenance(provenance));
+        let beginning = beginning.as_ref().map(BeginningRow::of).transpose()?;
+        Ok(Terms { owner: claimant.owner, token: claimant.token, until_ms, beginning })
+    }
+}
+
+/// The claim that comes next for a unit.
+#[derive(Debug)]
+pub(super) struct Grant<'a> {
+    pub(super) lease: Lease,
+    slot: &'a Slot,
+    token: i64,
+    /// What it begins with, if it does at once.
+    beginning: Option<&'a BeginningRow>,
+}
+
+impl<'a> Grant<'a> {
+    pub(super) fn of(unit: &HotUnit, terms: &'a Terms, slot: &'a Slot, has_own_prompt: bool) -> Grant<'a> {
+        let lease = Lease {
+            job_id: unit.job_id,
+            unit_id: unit.id.clone(),
+            unit: unit.key,
+            attempt_number: unit.attempt_count + 1,
+            fence: unit.fence + 1,
+            owner: terms.owner,
+            worker_id: slot.worker_id.clone(),
+            until_ms: terms.until_ms,
+        };
+        let beginning = terms.beginning.as_ref().filter(|_| has_own_prompt);
+        Grant { lease, slot, token: terms.token, beginning }
+    }
+
+    /// The unit's status under it.
+    pub(super) fn status(&self) -> UnitStatus {
+        if self.beginning.is_some() { UnitStatus::Processing } else { UnitStatus::Assigned }
+    }
+}
+
 impl Book<'_> {
-    pub(super) fn claim(&mut self, now: Moment, request: &ClaimRequest) -> Answer<Vec<Claim>> {
+    pub(super) fn claim(&mut self, now: Moment, request: &ClaimRequest, terms: &Terms) -> Answer<Vec<Claim>> {
         self.job_has_template(request.job_id)?;
-        let owner = request.claimant.owner;
-        self.check_owner(owner)?;
-        self.check_slots(owner, &request.slots)?;
+        self.check_owner(terms.owner)?;
+        self.check_slots(terms.owner, &request.slots)?;
         self.make_due_units_ready(now)?;
         let mut units = self.candidates(now, request)?;
         let missing = request.slots.len() - units.len();
@@ -32,7 +84,7 @@ impl Book<'_> {
         }
         let mut claims = Vec::with_capacity(units.len());
         for (unit, slot) in units.iter().zip(&request.slots) {
-            let lease = self.grant(now, unit, &request.claimant, slot, None)?;
+            let lease = self.grant(now, unit, terms, slot, None)?;
             match read::claim_of(self.connection, lease) {
                 Ok(claim) => claims.push(claim),
                 // It stays claimed and will be lost, so that in the end it fails instead of barring the way for ever.
@@ -96,58 +148,67 @@ impl Book<'_> {
         )
     }
 
-    /// PENDING → ASSIGNED. The slot was checked.
+    /// PENDING → ASSIGNED, or on to PROCESSING at once. The slot was checked.
     pub(super) fn grant(
         &mut self,
         now: Moment,
         unit: &HotUnit,
-        claimant: &Claimant,
+        terms: &Terms,
         slot: &Slot,
         digest: Option<Hash>,
     ) -> Answer<Lease> {
-        let lease = next_lease(now, unit, claimant, slot);
+        // Only who starts at once needs to know.
+        let has_own_prompt = terms.beginning.is_some() && self.has_own_prompt(unit.key)?;
+        let grant = Grant::of(unit, terms, slot, has_own_prompt);
         let mut update = self.connection.prepare_cached(
             "UPDATE work_units
-             SET status = 'ASSIGNED', fence = ?2, attempt_count = ?3, accepted_by = ?4, not_before = NULL,
+             SET status = ?7, fence = ?2, attempt_count = ?3, accepted_by = ?4, not_before = NULL,
                  delay_ms = NULL, queue_deadline_boot_ms = NULL, lease_owner = ?4, lease_worker = ?5,
                  lease_until_boot_ms = ?6
              WHERE key = ?1",
         )?;
+        let lease = &grant.lease;
         update.execute(params![
             lease.unit.0,
             lease.fence,
             lease.attempt_number,
             lease.owner.0,
             lease.worker_id.as_str(),
-            lease.until_ms
+            lease.until_ms,
+            grant.status().name(),
         ])?;
-        self.begin_attempt(now, &lease, claimant, slot, digest)?;
-        Ok(lease)
+        self.begin_attempt(now, &grant, digest)?;
+        Ok(grant.lease)
     }
 
-    /// Writes what a claim leaves beside the row of its unit.
-    pub(super) fn begin_attempt(
-        &mut self,
-        now: Moment,
-        lease: &Lease,
-        claimant: &Claimant,
-        slot: &Slot,
-        digest: Option<Hash>,
-    ) -> Answer<()> {
+    /// Whether there is something to send before anything is rendered.
+    fn has_own_prompt(&self, unit: UnitKey) -> Answer<bool> {
+        let mut select =
+            self.connection.prepare_cached("SELECT 1 FROM unit_inputs WHERE unit_key = ?1 AND prompt IS NOT NULL")?;
+        Ok(select.exists([unit.0])?)
+    }
+
+    /// Writes what a claim leaves beside the row of its unit; and what a start does, if it is one too.
+    pub(super) fn begin_attempt(&mut self, now: Moment, grant: &Grant<'_>, digest: Option<Hash>) -> Answer<()> {
+        let Grant { lease, slot, token, beginning } = grant;
         let mut insert = self.connection.prepare_cached(
-            "INSERT INTO attempts (unit_key, number, fence, owner_id, worker_id, claim_token, assigned_at)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+            "INSERT INTO attempts (unit_key, number, fence, owner_id, worker_id, claim_token, assigned_at, started_at,
+                                   provenance)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
         )?;
+        let now_ms = now.wall.timestamp_millis();
         insert.execute(params![
             lease.unit.0,
             lease.attempt_number,
             lease.fence,
             lease.owner.0,
             lease.worker_id.as_str(),
-            claimant.token,
-            now.wall.timestamp_millis()
+            token,
+            now_ms,
+            beginning.map(|_| now_ms),
+            beginning.and_then(|beginning| beginning.provenance.as_deref()),
         ])?;
-        self.take_on(now, lease.job_id, lease.unit, claimant.owner, slot)?;
+        self.take_on(now, lease, slot)?;
         self.record(
             now,
             Entry {
@@ -157,12 +218,15 @@ impl Book<'_> {
                 change: Change::Claim,
                 from: Some(UnitStatus::Pending),
                 to: UnitStatus::Assigned,
-                actor: &claimant.owner.to_string(),
+                actor: &lease.owner.to_string(),
                 reason: None,
                 conversation: None,
                 digest,
             },
         )?;
+        if let Some(beginning) = beginning {
+            self.record_start(now, lease, beginning)?;
+        }
         self.open_attempt(lease.attempt(), lease.fence);
         Ok(())
     }
@@ -191,7 +255,7 @@ impl Book<'_> {
     }
 
     /// Adds a unit to the load of a worker, which may be new. That it can take it was checked.
-    fn take_on(&mut self, now: Moment, job_id: JobId, unit: UnitKey, owner: OwnerId, slot: &Slot) -> Answer<()> {
+    fn take_on(&mut self, now: Moment, lease: &Lease, slot: &Slot) -> Answer<()> {
         let mut upsert = self.connection.prepare_cached(
             "INSERT INTO workers (owner_id, id, job_id, status, capacity, load, current_unit, created_at,
                                   last_activity_at)
@@ -201,22 +265,9 @@ impl Book<'_> {
                  last_activity_at = ?6",
         )?;
         let now_ms = now.wall.timestamp_millis();
-        upsert.execute(params![owner.0, slot.worker_id.as_str(), job_id.0, slot.capacity, unit.0, now_ms])?;
+        let (owner, job, unit) = (lease.owner.0, lease.job_id.0, lease.unit.0);
+        upsert.execute(params![owner, lease.worker_id.as_str(), job, slot.capacity, unit, now_ms])?;
         Ok(())
-    }
-}
-
-/// The lease of the claim that comes next for a unit.
-pub(super) fn next_lease(now: Moment, unit: &HotUnit, claimant: &Claimant, slot: &Slot) -> Lease {
-    Lease {
-        job_id: unit.job_id,
-        unit_id: unit.id.clone(),
-        unit: unit.key,
-        attempt_number: unit.attempt_count + 1,
-        fence: unit.fence + 1,
-        owner: claimant.owner,
-        worker_id: slot.worker_id.clone(),
-        until_ms: now.boot_ms.saturating_add(rules::milliseconds(claimant.ttl)),
     }
 }
 
@@ -245,13 +296,14 @@ pub(super) fn read_claimed(connection: &Connection, owner: OwnerId, token: i64) 
 }
 
 /// The claim of a unit that was inserted and claimed at once: all there is to know is in what was inserted.
-pub(super) fn fresh_claim(new: &NewUnit, lease: Lease, now: Moment) -> Claim {
+pub(super) fn fresh_claim(new: &NewUnit, lease: Lease, status: UnitStatus, now: Moment) -> Claim {
+    let is_started = status == UnitStatus::Processing;
     let unit = WorkUnit {
         key: lease.unit,
         job_id: lease.job_id,
         id: lease.unit_id.clone(),
         unit_type: new.unit_type.clone(),
-        status: UnitStatus::Assigned,
+        status,
         priority: new.priority,
         payload: new.payload.clone(),
         prompt: new.prompt.clone(),
@@ -265,13 +317,13 @@ pub(super) fn fresh_claim(new: &NewUnit, lease: Lease, now: Moment) -> Claim {
         not_before: None,
         created_at: now.wall,
         assigned_at: Some(now.wall),
-        started_at: None,
+        started_at: is_started.then_some(now.wall),
         first_message_at: None,
         completed_at: None,
         purged_at: None,
         worker_id: Some(lease.worker_id.clone()),
         execution_time: None,
-        rendered_prompt: None,
+        rendered_prompt: new.prompt.clone().filter(|_| is_started),
         result: None,
         output: None,
         output_files: Vec::new(),

@@ -54,8 +54,9 @@ use chrono::{DateTime, Utc};
 use serde_json::Value;
 
 pub use self::archive::SqliteArchive;
+use self::attempts::BeginningRow;
 use self::book::Memory;
-use self::claims::{fresh_claim, read_claimed};
+use self::claims::{Terms, fresh_claim, read_claimed};
 use self::endings::ReportRow;
 use self::messages::NewMessage;
 pub use self::open::OpenError;
@@ -279,12 +280,12 @@ impl Repository for SqliteRepository {
         let now = self.shared.clock.now();
         let row = NewRow::submitted(unit, now)?;
         rules::check_slot(slot)?;
-        rules::check_ttl(claimant.ttl)?;
+        let terms = Terms::of(claimant, now)?;
         let order = Order::new("submit").bytes(row.len_bytes());
-        let (claimant, slot) = (claimant.clone(), slot.clone());
-        let taken = self.run(order, move |book| book.submit(now, job_id, &row, &claimant, &slot))?;
+        let slot = slot.clone();
+        let taken = self.run(order, move |book| book.submit(now, job_id, &row, &terms, &slot))?;
         Ok(match taken {
-            Taken::Fresh(lease) => Submitted::Claimed(Box::new(fresh_claim(unit, lease, now))),
+            Taken::Fresh(lease, status) => Submitted::Claimed(Box::new(fresh_claim(unit, lease, status, now))),
             Taken::Found(answer) => answer,
         })
     }
@@ -292,9 +293,8 @@ impl Repository for SqliteRepository {
     fn claim(&self, request: &ClaimRequest) -> Result<Vec<Claim>> {
         let now = self.shared.clock.now();
         request.slots.iter().try_for_each(rules::check_slot)?;
-        rules::check_ttl(request.claimant.ttl)?;
-        let request = request.clone();
-        self.run(Order::new("claim"), move |book| book.claim(now, &request))
+        let (terms, request) = (Terms::of(&request.claimant, now)?, request.clone());
+        self.run(Order::new("claim"), move |book| book.claim(now, &request, &terms))
     }
 
     fn claimed(&self, owner: OwnerId, token: i64) -> Result<Vec<Claim>> {
@@ -305,11 +305,9 @@ impl Repository for SqliteRepository {
     }
 
     fn start(&self, lease: &Lease, beginning: &Beginning) -> Result<()> {
-        let (now, lease, prompt) = (self.shared.clock.now(), lease.clone(), beginning.rendered_prompt.clone());
-        let provenance = beginning.provenance.as_ref().map(to_json).transpose()?;
-        let order = Order::new("start").attempt(lease.attempt()).bytes(prompt.as_ref().map_or(0, String::len));
-        let digest = beginning.digest();
-        self.run(order, move |book| book.start(now, &lease, prompt.as_deref(), provenance.as_deref(), digest))
+        let (now, lease, row) = (self.shared.clock.now(), lease.clone(), BeginningRow::of(beginning)?);
+        let order = Order::new("start").attempt(lease.attempt()).bytes(row.len_bytes());
+        self.run(order, move |book| book.start(now, &lease, &row))
     }
 
     fn append(&self, lease: &Lease, follows: u32, messages: &[Message]) -> Result<()> {

@@ -3,7 +3,7 @@
 use rusqlite::{OptionalExtension, params};
 
 use super::book::{Answer, Book, Entry};
-use super::claims::next_lease;
+use super::claims::{Grant, Terms};
 use super::read;
 use super::rows::{HotUnit, blob, json, optional_blob, time};
 use crate::chain::Hash;
@@ -13,7 +13,7 @@ use crate::job::{Job, JobId, NewJob};
 use crate::lease::Lease;
 use crate::money::Money;
 use crate::repository::rules::{self, Pause};
-use crate::repository::{By, CancelAnswer, Claimant, Insertion, Intake, RepositoryError, Slot, Submitted, actor};
+use crate::repository::{By, CancelAnswer, Insertion, Intake, RepositoryError, Slot, Submitted, actor};
 use crate::unit::{Change, Inputs, NewUnit, UnitId, UnitKey, UnitStatus, WorkUnit};
 
 /// A unit that is to be stored, checked and serialised by its caller, so that the writer need not.
@@ -78,8 +78,8 @@ impl NewRow {
 /// What became of a submission, before the records are read.
 #[derive(Debug)]
 pub(super) enum Taken {
-    /// It is new, and claimed: its caller knows all about it.
-    Fresh(Lease),
+    /// It is new, and claimed or even started: its caller knows all else about it.
+    Fresh(Lease, UnitStatus),
     /// Anything else.
     Found(Submitted),
 }
@@ -147,13 +147,13 @@ impl Book<'_> {
         now: Moment,
         job_id: JobId,
         row: &NewRow,
-        claimant: &Claimant,
+        terms: &Terms,
         slot: &Slot,
     ) -> Answer<Taken> {
         let job_has_template = self.job_has_template(job_id)?;
-        self.check_owner(claimant.owner)?;
+        self.check_owner(terms.owner)?;
         let Some((key, difference)) = self.find_inputs(job_id, row)? else {
-            return self.submit_fresh(now, job_id, row, claimant, slot, job_has_template);
+            return self.submit_fresh(now, job_id, row, terms, slot, job_has_template);
         };
         if let Some(difference) = difference {
             return Err(rules::conflict(&row.id, difference).into());
@@ -163,9 +163,9 @@ impl Book<'_> {
         read::unit(self.connection, job_id, row.id.as_str())?;
         match unit.status {
             UnitStatus::Pending if unit.pause.is_none_or(|pause| pause.is_over(now)) => {
-                self.check_slots(claimant.owner, std::slice::from_ref(slot))?;
+                self.check_slots(terms.owner, std::slice::from_ref(slot))?;
                 let digest = self.take_first_prompt(&unit, row)?;
-                let lease = self.grant(now, &unit, claimant, slot, digest)?;
+                let lease = self.grant(now, &unit, terms, slot, digest)?;
                 let claim = read::claim_of(self.connection, lease)?;
                 Ok(Taken::Found(Submitted::Claimed(Box::new(claim))))
             }
@@ -173,7 +173,7 @@ impl Book<'_> {
                 let mut update = self.connection.prepare_cached(
                     "UPDATE work_units SET accepted_by = ?2, queue_deadline_boot_ms = NULL WHERE key = ?1",
                 )?;
-                update.execute([key.0, claimant.owner.0])?;
+                update.execute([key.0, terms.owner.0])?;
                 self.found(&unit, Submitted::Waiting)
             }
             status if status.is_leased() => self.found(&unit, Submitted::Running),
@@ -186,26 +186,27 @@ impl Book<'_> {
         Ok(Taken::Found(answer(Box::new(unit))))
     }
 
-    /// Inserts a unit and, if it is due, claims it with the same row.
+    /// Inserts a unit and, if it is due, claims it, and even starts it, with the same row.
     fn submit_fresh(
         &mut self,
         now: Moment,
         job_id: JobId,
         row: &NewRow,
-        claimant: &Claimant,
+        terms: &Terms,
         slot: &Slot,
         job_has_template: bool,
     ) -> Answer<Taken> {
-        let intake = Intake::AcceptedBy(claimant.owner);
+        let intake = Intake::AcceptedBy(terms.owner);
         if row.pause.is_some() {
             let key = self.insert_row(now, job_id, row, intake, None, job_has_template)?;
             return self.found(&row.inserted(key, job_id), Submitted::Waiting);
         }
-        self.check_slots(claimant.owner, std::slice::from_ref(slot))?;
-        let mut lease = next_lease(now, &row.inserted(UnitKey(0), job_id), claimant, slot);
-        lease.unit = self.insert_row(now, job_id, row, intake, Some(&lease), job_has_template)?;
-        self.begin_attempt(now, &lease, claimant, slot, None)?;
-        Ok(Taken::Fresh(lease))
+        self.check_slots(terms.owner, std::slice::from_ref(slot))?;
+        let mut grant = Grant::of(&row.inserted(UnitKey(0), job_id), terms, slot, row.prompt.is_some());
+        grant.lease.unit = self.insert_row(now, job_id, row, intake, Some(&grant), job_has_template)?;
+        self.begin_attempt(now, &grant, None)?;
+        let status = grant.status();
+        Ok(Taken::Fresh(grant.lease, status))
     }
 
     /// Stores the prompt of a unit that had none, and says how its inputs hash now.
@@ -239,21 +240,22 @@ impl Book<'_> {
         Ok(Some((key, difference)))
     }
 
-    /// Stores a unit, as PENDING or under its first lease at once; the journal has the insert in any case.
+    /// Stores a unit, as PENDING or as what it is granted as at once; the journal has the insert in any case.
     fn insert_row(
         &mut self,
         now: Moment,
         job_id: JobId,
         row: &NewRow,
         intake: Intake,
-        lease: Option<&Lease>,
+        grant: Option<&Grant<'_>>,
         job_has_template: bool,
     ) -> Answer<UnitKey> {
         let owner = match intake {
             Intake::Open => None,
             Intake::AcceptedBy(owner) => Some(owner),
         };
-        let status = if lease.is_some() { UnitStatus::Assigned } else { UnitStatus::Pending };
+        let status = grant.map_or(UnitStatus::Pending, Grant::status);
+        let lease = grant.map(|grant| &grant.lease);
         let has_prompt = row.prompt.is_some() || row.template.is_some() || job_has_template;
         let mut insert = self.connection.prepare_cached(
             "INSERT INTO work_units (job_id, id, status, priority, has_prompt, max_retries, accepted_by, not_before,
