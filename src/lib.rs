@@ -25,6 +25,7 @@ pub mod job;
 pub mod lease;
 pub mod money;
 pub mod process;
+pub mod prompt;
 pub mod repository;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -40,6 +41,7 @@ pub use job::{Job, JobId, NewJob};
 pub use lease::{Claim, Lease, NewOwner, Owner, OwnerId};
 pub use money::{Charge, Cost, Money, Price, Tokens};
 pub use process::Process;
+pub use prompt::{Prompt, PromptError};
 pub use repository::memory::MemoryRepository;
 #[cfg(any(feature = "sqlite", feature = "sqlite-system"))]
 pub use repository::sqlite::SqliteRepository;
