@@ -26,6 +26,7 @@ pub mod lease;
 pub mod money;
 pub mod pool;
 pub mod process;
+pub mod prompt;
 pub mod repository;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -45,6 +46,7 @@ pub use pool::{
     SubmitError, Summary, UnitHandle, WaitError, WorkPool, WorkPoolBuilder,
 };
 pub use process::Process;
+pub use prompt::{Prompt, PromptError};
 pub use repository::memory::MemoryRepository;
 #[cfg(any(feature = "sqlite", feature = "sqlite-system"))]
 pub use repository::sqlite::SqliteRepository;
