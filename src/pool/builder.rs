@@ -82,7 +82,8 @@ impl Settings {
             }
         }
         if self.heartbeat >= self.lease / 2 {
-            let problem = format!("is {:?}, which must be less than half the lease of {:?}", self.heartbeat, self.lease);
+            let problem =
+                format!("is {:?}, which must be less than half the lease of {:?}", self.heartbeat, self.lease);
             return refuse("heartbeat", problem);
         }
         if self.conversation_limit_bytes == 0 {
@@ -263,6 +264,9 @@ impl WorkPoolBuilder {
 
 impl std::fmt::Debug for WorkPoolBuilder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("WorkPoolBuilder").field("job_id", &self.job_id).field("settings", &self.settings).finish_non_exhaustive()
+        f.debug_struct("WorkPoolBuilder")
+            .field("job_id", &self.job_id)
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
     }
 }

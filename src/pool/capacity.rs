@@ -141,7 +141,8 @@ impl Capacity {
 
     /// Takes a promise back that was not used in time; says whether it was still there.
     pub(super) fn lapse(&mut self, number: u64) -> bool {
-        let thread = self.reserved.iter().find(|(_, reservation)| reservation.number == number).map(|(&thread, _)| thread);
+        let thread =
+            self.reserved.iter().find(|(_, reservation)| reservation.number == number).map(|(&thread, _)| thread);
         thread.is_some_and(|thread| self.reserved.remove(&thread).is_some())
     }
 

@@ -92,7 +92,8 @@ fn look_after_the_rest(core: &Core) {
         match core.repository().unit(core.job.id, unit.id()) {
             Ok(stored) if stored.status == UnitStatus::Pending && stored.accepted_by == Some(core.owner()) => {
                 let now = core.clock.now();
-                let until_ms = stored.not_before.map_or(now.boot_ms + 1, |time| boot_ms_of(time, now).max(now.boot_ms + 1));
+                let until_ms =
+                    stored.not_before.map_or(now.boot_ms + 1, |time| boot_ms_of(time, now).max(now.boot_ms + 1));
                 core.ready.wait_again(key, until_ms);
             }
             Ok(stored) if stored.status.is_terminal() => ended(core, key, stored.status),

@@ -195,8 +195,10 @@ impl Core {
         let tokens: Vec<i64> = self.doubts.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for token in tokens {
             let Ok(claims) = self.repository().claimed(self.owner(), token) else { continue };
-            let release = |claim: &Claim| self.repository().release(&claim.lease, None, "the answer to its claim was lost");
-            let is_resolved = |answer: Result<_, RepositoryError>| answer.is_ok() || answer.is_err_and(|error| error.is_rejection());
+            let release =
+                |claim: &Claim| self.repository().release(&claim.lease, None, "the answer to its claim was lost");
+            let is_resolved =
+                |answer: Result<_, RepositoryError>| answer.is_ok() || answer.is_err_and(|error| error.is_rejection());
             if claims.iter().all(|claim| is_resolved(release(claim))) {
                 self.doubts.lock().unwrap_or_else(PoisonError::into_inner).retain(|&other| other != token);
             }

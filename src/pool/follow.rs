@@ -73,7 +73,8 @@ impl Messages {
             let page = self.repository.messages(AttemptKey { unit, number }, after, PAGE_LIMIT)?;
             for stored in &page.items {
                 // What was purged cannot be told any more.
-                if let Some(content) = stored.message()? {
+                let unreadable = |error| RepositoryError::corrupt("a message", i64::from(stored.number), error);
+                if let Some(content) = stored.message().map_err(unreadable)? {
                     self.found.push_back(Said { attempt_number: number, number: stored.number, message: content });
                 }
             }

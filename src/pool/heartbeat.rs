@@ -110,7 +110,9 @@ pub(super) fn sweep(core: &Core) {
         return;
     }
     match core.repository().expire(SWEEP_LIMIT) {
-        Ok(swept) if !swept.is_empty() => log::info!("{}: {} leases of the dead were taken back", core.job.id, swept.len()),
+        Ok(swept) if !swept.is_empty() => {
+            log::info!("{}: {} leases of the dead were taken back", core.job.id, swept.len());
+        }
         Ok(_) => {}
         Err(error) => log::warn!("{}: leases of the dead were not taken back: {error}", core.job.id),
     }
@@ -125,12 +127,15 @@ fn look_at_watched(core: &Core) -> bool {
     for unit in watched.iter().filter_map(std::sync::Weak::upgrade) {
         match core.repository().unit(core.job.id, unit.id()) {
             Ok(stored) if stored.status.is_terminal() => unit.leave(Left::Ended(stored.status)),
-            Ok(stored) if stored.status == UnitStatus::Pending && stored.accepted_by.is_none() => unit.leave(Left::Pending),
+            Ok(stored) if stored.status == UnitStatus::Pending && stored.accepted_by.is_none() => {
+                unit.leave(Left::Pending);
+            }
             Ok(_) => {}
             Err(error) => log::warn!("unit {}: could not be looked at: {error}", unit.id()),
         }
     }
-    let is_open = |unit: &std::sync::Weak<super::open_unit::OpenUnit>| unit.upgrade().is_some_and(|unit| unit.left().is_none());
+    let is_open =
+        |unit: &std::sync::Weak<super::open_unit::OpenUnit>| unit.upgrade().is_some_and(|unit| unit.left().is_none());
     core.watched.lock().unwrap_or_else(PoisonError::into_inner).retain(is_open);
     true
 }

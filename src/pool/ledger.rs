@@ -74,10 +74,10 @@ pub(super) struct Ledger {
 impl Ledger {
     /// Begins to submit a unit of this id. All who submit it at the same time share what they will see of it.
     pub(super) fn begin_submission(&mut self, id: &str) -> Arc<OpenUnit> {
-        let submission = self.submitting.entry(id.to_owned()).or_insert_with(|| Submission {
-            unit: Arc::new(OpenUnit::new(id)),
-            callers: 0,
-        });
+        let submission = self
+            .submitting
+            .entry(id.to_owned())
+            .or_insert_with(|| Submission { unit: Arc::new(OpenUnit::new(id)), callers: 0 });
         submission.callers += 1;
         Arc::clone(&submission.unit)
     }
@@ -99,7 +99,13 @@ impl Ledger {
 
     /// Takes a unit upon the pool, unless it is there already, and says where it stands after an attempt. `false` if
     /// a later attempt has begun.
-    pub(super) fn stand(&mut self, key: UnitKey, unit: &Arc<OpenUnit>, attempt_number: u32, standing: Standing) -> bool {
+    pub(super) fn stand(
+        &mut self,
+        key: UnitKey,
+        unit: &Arc<OpenUnit>,
+        attempt_number: u32,
+        standing: Standing,
+    ) -> bool {
         if let Some(entry) = self.open.get_mut(&key) {
             if entry.attempt_number > attempt_number {
                 return false;
@@ -171,8 +177,7 @@ impl Ledger {
     /// Everything that waits leaves, because the pool stops.
     pub(super) fn leave_waiting(&mut self) -> Vec<Arc<OpenUnit>> {
         let is_waiting = |entry: &Entry| matches!(entry.standing, Standing::Waiting { .. } | Standing::Due);
-        let keys: Vec<UnitKey> =
-            self.open.iter().filter(|(_, entry)| is_waiting(entry)).map(|(&key, _)| key).collect();
+        let keys: Vec<UnitKey> = self.open.iter().filter(|(_, entry)| is_waiting(entry)).map(|(&key, _)| key).collect();
         keys.into_iter().filter_map(|key| self.leave(key, u32::MAX, Left::Pending)).collect()
     }
 
@@ -191,9 +196,8 @@ impl Ledger {
 
     /// How many units wait, and how many a worker has.
     pub(super) fn pending_and_running(&self) -> (u64, u64) {
-        let count = |wanted: fn(Standing) -> bool| {
-            self.open.values().filter(|entry| wanted(entry.standing)).count() as u64
-        };
+        let count =
+            |wanted: fn(Standing) -> bool| self.open.values().filter(|entry| wanted(entry.standing)).count() as u64;
         let pending = count(|standing| matches!(standing, Standing::Waiting { .. } | Standing::Due));
         (pending, count(|standing| standing == Standing::Running))
     }

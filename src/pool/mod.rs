@@ -68,7 +68,7 @@ pub use self::observe::{Event, Observer};
 pub use self::open_unit::Said;
 pub use self::ready::{Completion, Stop};
 pub use self::retry::RetryPolicy;
-pub use self::stats::{PoolPhase, PoolStats, Summary};
+pub use self::stats::{PoolPhase, PoolStats, Summary, WorkerView};
 use self::supervisor::Helpers;
 use crate::error::RepositoryError;
 use crate::executor::{CancelReason, Executor};
@@ -234,6 +234,16 @@ impl WorkPool {
     /// What the pool is doing and has done, all at one moment.
     pub fn stats(&self) -> PoolStats {
         self.core.ready.stats()
+    }
+
+    /// The workers that there are now, in the order in which they were started.
+    pub fn workers(&self) -> Vec<WorkerView> {
+        self.core.registry.snapshot().iter().map(|cell| cell.view()).collect()
+    }
+
+    /// Whether no worker has a unit in hand.
+    pub fn all_idle(&self) -> bool {
+        self.busy_count() == 0
     }
 
     /// How many workers have a unit in hand.

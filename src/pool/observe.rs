@@ -104,11 +104,6 @@ pub(super) struct Callbacks {
 
 impl Callbacks {
     /// Tells the observer, if there is one.
-    pub(super) fn tell(&self, event: impl FnOnce() -> Event<'static>) {
-        self.tell_of(event);
-    }
-
-    /// Tells the observer, if there is one, of something that need not outlive the call.
     pub(super) fn tell_of<'a>(&self, event: impl FnOnce() -> Event<'a>) {
         if let Some(observer) = &self.observer {
             guarded("observer", || observer.on_event(&event()));

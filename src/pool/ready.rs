@@ -383,7 +383,8 @@ impl Ready {
     /// Ends a hold; with a time, only one that ends by itself by then.
     pub(super) fn resume(&self, now_ms: Option<i64>) {
         self.change(|state, wake| {
-            let ends = |hold: &Hold| now_ms.is_none_or(|now_ms| hold.until_ms.is_some_and(|until_ms| until_ms <= now_ms));
+            let ends =
+                |hold: &Hold| now_ms.is_none_or(|now_ms| hold.until_ms.is_some_and(|until_ms| until_ms <= now_ms));
             if state.hold.as_ref().is_some_and(ends) {
                 state.hold = None;
                 (wake.all_slots, wake.claimer) = (true, true);

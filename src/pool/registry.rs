@@ -13,6 +13,7 @@ use super::capacity::{Load, WorkerNumber};
 use super::execution::Execution;
 use super::lock::{Rank, Ranked};
 use super::ready::Ready;
+use super::stats::WorkerView;
 use super::timers::Alarm;
 use crate::worker::{WorkerId, WorkerStatus};
 
@@ -281,13 +282,11 @@ impl WorkerCell {
         Some(Arc::clone(&current.execution))
     }
 
-    /// What it has in hand.
-    pub(super) fn current(&self) -> Option<Arc<Execution>> {
-        self.state.lock().current.as_ref().map(|current| Arc::clone(&current.execution))
-    }
-
-    pub(super) fn status(&self) -> WorkerStatus {
-        self.state.lock().status
+    /// How it looks from outside.
+    pub(super) fn view(&self) -> WorkerView {
+        let state = self.state.lock();
+        let unit_id = state.current.as_ref().map(|current| current.execution.claim.unit.id.clone());
+        WorkerView { id: self.id.clone(), status: state.status, unit_id }
     }
 }
 

@@ -55,7 +55,10 @@ struct End {
 enum How {
     Finish(Ending),
     /// Given back, for a reason that is not the unit's.
-    Release { after: Option<Duration>, reason: String },
+    Release {
+        after: Option<Duration>,
+        reason: String,
+    },
     /// The lease is gone, and with it the right to say anything.
     Lost,
 }
@@ -125,7 +128,7 @@ fn execute(core: &Core, cell: &WorkerCell, execution: &Execution) -> End {
         Ok(rendered) => rendered,
         Err(failure) => return End::new(How::Finish(Ending::Failed { failure, next: Next::GiveUp })),
     };
-    if let Err(end) = begin(core, execution, rendered.as_deref()) {
+    if let Some(end) = end_at_start(core, execution, rendered.as_deref()) {
         return end;
     }
     let prompt = rendered.as_deref().or(unit.prompt.as_deref()).unwrap_or_default();
@@ -159,10 +162,9 @@ fn execute(core: &Core, cell: &WorkerCell, execution: &Execution) -> End {
 /// What was asked to stop before it began does not begin.
 fn end_before_start(core: &Core, execution: &Execution) -> Option<End> {
     match core.ready.stop_mode() {
-        Some(Stop::Cancel { .. } | Stop::Now) => Some(End::new(How::Release {
-            after: None,
-            reason: "the pool stops".to_owned(),
-        })),
+        Some(Stop::Cancel { .. } | Stop::Now) => {
+            Some(End::new(How::Release { after: None, reason: "the pool stops".to_owned() }))
+        }
         Some(Stop::Drain) | None => {
             let is_cancelled = execution.cancel.reason() == Some(CancelReason::Requested);
             is_cancelled.then(|| End::new(How::Finish(Ending::Cancelled)))
@@ -176,25 +178,23 @@ fn render(core: &Core, unit: &WorkUnit) -> Result<Option<String>, Failure> {
         return Ok(None);
     }
     let template = unit.template.as_deref().or(core.job.template.as_deref());
-    let template = template.ok_or_else(|| Failure::new(FailureKind::PROMPT, "there is neither a prompt nor a template"))?;
+    let template =
+        template.ok_or_else(|| Failure::new(FailureKind::PROMPT, "there is neither a prompt nor a template"))?;
     let rendered = prompt::render(template, &unit.payload);
     rendered.map(Some).map_err(|error| Failure::new(FailureKind::PROMPT, error.to_string()))
 }
 
-/// ASSIGNED → PROCESSING, unless the claim did that.
-fn begin(core: &Core, execution: &Execution, rendered: Option<&str>) -> Result<(), End> {
+/// ASSIGNED → PROCESSING, unless the claim did that. What cannot be started ends here.
+fn end_at_start(core: &Core, execution: &Execution, rendered: Option<&str>) -> Option<End> {
     if execution.claim.unit.status == UnitStatus::Processing {
-        return Ok(());
+        return None;
     }
     let mut beginning = Beginning::default().provenance(core.provenance.clone());
     beginning.rendered_prompt = rendered.map(str::to_owned);
     match store(core, execution, || core.repository().start(&execution.claim.lease, &beginning)) {
-        Ok(()) => Ok(()),
-        Err(RepositoryError::Stale { .. }) => Err(End::new(How::Lost)),
-        Err(error) => {
-            let reason = format!("its start could not be stored: {error}");
-            Err(End::new(How::Release { after: None, reason }))
-        }
+        Ok(()) => None,
+        Err(RepositoryError::Stale { .. }) => Some(End::new(How::Lost)),
+        Err(error) => Some(release(&format!("its start could not be stored: {error}"))),
     }
 }
 
@@ -338,9 +338,8 @@ fn give_back(
     captured: &Captured,
 ) -> Result<Closed, RepositoryError> {
     let lease = &execution.claim.lease;
-    let mut progress = Progress::default();
-    progress.session_id = captured.session_id.clone();
-    progress.charges = captured.charges.clone();
+    let progress =
+        Progress { session_id: captured.session_id.clone(), charges: captured.charges.clone(), ..Progress::default() };
     if progress != Progress::default() {
         match store(core, execution, || core.repository().progress(lease, &progress)) {
             Err(error @ RepositoryError::Stale { .. }) => return Err(error),
@@ -424,13 +423,25 @@ fn settle(
     Settled { left, until_ms }
 }
 
-fn tell_ended(core: &Core, worker_id: &WorkerId, execution: &Execution, end: &End, captured: &Captured, closed: &Closed) {
+fn tell_ended(
+    core: &Core,
+    worker_id: &WorkerId,
+    execution: &Execution,
+    end: &End,
+    captured: &Captured,
+    closed: &Closed,
+) {
     let (outcome, failure) = match &end.how {
         How::Finish(ending) => (ending.outcome(), ending.failure()),
         How::Release { .. } | How::Lost => (Outcome::Released, None),
     };
     let lease = &execution.claim.lease;
-    log::debug!("unit {}: attempt {} ended {outcome}, the unit is {}", lease.unit_id, lease.attempt_number, closed.status);
+    log::debug!(
+        "unit {}: attempt {} ended {outcome}, the unit is {}",
+        lease.unit_id,
+        lease.attempt_number,
+        closed.status
+    );
     core.callbacks.tell_of(|| Event::AttemptEnded {
         unit_id: &lease.unit_id,
         attempt_number: lease.attempt_number,

@@ -6,6 +6,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::money::{Cost, Tokens};
+use crate::unit::UnitId;
+use crate::worker::{WorkerId, WorkerStatus};
 
 /// Where a pool is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -86,6 +88,18 @@ pub struct PoolStats {
     pub tokens: Tokens,
     /// What all executions cost.
     pub cost: Cost,
+}
+
+/// A worker of a pool, as it is at one moment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct WorkerView {
+    /// Its name.
+    pub id: WorkerId,
+    /// Where it is in its life.
+    pub status: WorkerStatus,
+    /// What it has in hand.
+    pub unit_id: Option<UnitId>,
 }
 
 /// What a pool has done when it ends.
