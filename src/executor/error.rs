@@ -50,14 +50,15 @@ pub enum Then {
 pub struct ExecuteError {
     failure: Failure,
     then: Then,
-    result: WorkResult,
+    /// Boxed, so that every function that can fail does not have to return the room for it.
+    result: Box<WorkResult>,
     source: Option<Box<dyn Error + Send + Sync>>,
 }
 
 impl ExecuteError {
     fn new(then: Then, message: impl Into<String>) -> ExecuteError {
         let failure = Failure::new(FailureKind::EXECUTOR, message);
-        ExecuteError { failure, then, result: WorkResult::empty(), source: None }
+        ExecuteError { failure, then, result: Box::default(), source: None }
     }
 
     /// It may go better next time.
@@ -98,7 +99,7 @@ impl ExecuteError {
 
     /// What came out of the attempt all the same: part of an answer, what it cost.
     pub fn result(mut self, result: WorkResult) -> ExecuteError {
-        self.result = result;
+        *self.result = result;
         self
     }
 
@@ -121,7 +122,7 @@ impl ExecuteError {
             failure.message = format!("{}: {error}", failure.message);
             cause = error.source();
         }
-        (failure, self.then, self.result)
+        (failure, self.then, *self.result)
     }
 }
 
