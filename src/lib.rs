@@ -37,6 +37,7 @@ pub use attempt::{
     Attempt, AttemptKey, AttemptReport, Beginning, Ending, Failure, FailureKind, Next, Outcome, Progress,
 };
 pub use conversation::{Message, Part, Raw, Role};
+pub use executor::simulated::Simulated;
 pub use executor::{Call, ExecuteError, Executor, WorkResult};
 pub use job::{Job, JobId, NewJob};
 pub use lease::{Claim, Lease, NewOwner, Owner, OwnerId};

@@ -50,6 +50,7 @@ pub enum Then {
 pub struct ExecuteError {
     failure: Failure,
     then: Then,
+    /// Boxed, so that every function that can fail does not have to return the room for it.
     result: Box<WorkResult>,
     source: Option<Box<dyn Error + Send + Sync>>,
 }

@@ -26,6 +26,9 @@ mod call;
 mod cancel;
 mod error;
 mod result;
+#[cfg(test)]
+pub(crate) mod scene;
+pub mod simulated;
 
 pub use self::call::Call;
 pub(crate) use self::call::Recorder;

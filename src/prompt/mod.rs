@@ -38,9 +38,9 @@
 //!
 //! The tags are `if`, `for`, `set`, `with`, `filter` and `raw`: a prompt includes nothing, loads nothing and defines no
 //! macros. A loop ends after [`STEP_LIMIT`] steps, a text at [`LENGTH_LIMIT_BYTES`], and what is nested too deep is
-//! refused before it is looked at. So neither a payload of a stranger nor a slip in a template can hang or end the
-//! process. It is no prison, though: who writes the template can still use up memory, by doubling a text
-//! again and again. Templates of strangers should not be rendered.
+//! refused before it is looked at. So neither an odd payload nor a slip in a template can hang or end the process.
+//! It is no prison, though: who writes the template can still use up memory, by doubling a text again and
+//! again, or by replacing every letter of one long text by another. Templates of strangers should not be rendered.
 
 mod scan;
 #[cfg(test)]

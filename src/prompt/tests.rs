@@ -1,5 +1,6 @@
 //! What templates give, and how they fail: also those that nobody in their right mind would write.
 
+use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{LENGTH_LIMIT_BYTES, Prompt, PromptError, render};
@@ -302,5 +303,64 @@ fn functions_that_eat_memory_or_tell_everything_are_not_there() {
         "{{ list | slice(9) }}",
     ] {
         assert!(matches!(error_of(template), PromptError::Failed { .. }), "{template}");
+    }
+}
+
+/// Pieces of templates, from which chance makes others.
+const PIECES: [&str; 44] = [
+    "{{",
+    "}}",
+    "{%",
+    "%}",
+    "{#",
+    "#}",
+    "{%-",
+    "-%}",
+    "{{-",
+    "-}}",
+    " if ",
+    " else ",
+    " elif ",
+    " endif ",
+    " for ",
+    " in ",
+    " endfor ",
+    " set ",
+    " endset ",
+    " raw ",
+    " endraw ",
+    " with ",
+    " endwith ",
+    " filter ",
+    " endfilter ",
+    " x ",
+    "list",
+    "=",
+    "(",
+    ")",
+    "[",
+    "]",
+    "{",
+    "}",
+    ",",
+    ":",
+    ".",
+    "|",
+    "'",
+    "\"",
+    "\\",
+    "1",
+    "-",
+    "ü\n",
+];
+
+proptest! {
+    #[test]
+    fn whatever_a_template_holds_it_is_rendered_or_refused(pieces in prop::collection::vec(prop::sample::select(&PIECES[..]), 0..60)) {
+        let template = pieces.concat();
+        let payload = json!({ "x": "a", "list": [1, null, { "x": 2.5 }] });
+        if let Err(error) = render(&template, &payload) {
+            prop_assert!(!error.to_string().is_empty());
+        }
     }
 }
