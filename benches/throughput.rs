@@ -1,0 +1,214 @@
+//! How fast a pool is: durable units per second, latency, and what many workers cost.
+//!
+//! ```text
+//! cargo bench --bench throughput
+//! ```
+//!
+//! One line for each figure, `name=value` pairs. `ratio` of a throughput is to the floor of the same run: what one thread of raw SQLite
+//! does with the same rows, 64 changes to a transaction (as in bench `storage`). The executor does nothing but say four messages of
+//! 1 KB. Latencies are given in multiples of one `fsync` of the same run. Absolute numbers mean nothing on a machine that is shared.
+
+mod floor;
+
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use floor::{MEASURED, MESSAGES, id, text};
+use serde_json::json;
+use workcrew::{
+    Call, Charge, Event, ExecuteError, MemoryRepository, Message, Money, NewJob, NewUnit, Repository, SqliteRepository,
+    Stop, Tokens, WorkPool, WorkResult,
+};
+
+const CONVERSATION_BYTES: usize = 4 * 1024;
+const LATENCY_ROUNDS: usize = 1_000;
+
+fn main() {
+    // `cargo test` runs benches too, to see that they work; that is not the time to measure.
+    if std::env::args().any(|argument| argument == "--test") {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let fsync = floor::fsync_ms(folder.path());
+    println!("figure=fsync milliseconds={fsync:.3}");
+    let floor = floor::in_its_own_thread(folder.path().join("floor.db"), CONVERSATION_BYTES / MESSAGES);
+    floor.print_floor("floor");
+
+    for workers in [4, 16, 64, 256] {
+        // A worker and whoever keeps it busy.
+        throughput(folder.path(), "throughput", workers, workers, floor.units);
+    }
+    throughput(folder.path(), "submit_loop", 64, 1, floor.units);
+    latency(folder.path(), fsync);
+    dispatch(folder.path(), fsync);
+    for workers in [1_000, 10_000] {
+        many_workers(folder.path(), workers);
+    }
+}
+
+fn open(folder: &Path, name: &str) -> SqliteRepository {
+    SqliteRepository::open(folder.join(name)).expect("a new database")
+}
+
+fn unit(number: usize) -> NewUnit {
+    NewUnit::new(id(number)).payload(json!({ "page": 1 }))
+}
+
+/// Says what there is to say, and is done.
+fn no_op() -> impl Fn(&Call<'_>) -> Result<WorkResult, ExecuteError> + Send + Sync + 'static {
+    let messages: Vec<Message> =
+        (0..MESSAGES).map(|seed| Message::assistant(text(CONVERSATION_BYTES / MESSAGES, seed))).collect();
+    move |call| {
+        for message in &messages {
+            call.message(message.clone());
+        }
+        let tokens = Tokens { input: 1_000, output: 1_000, ..Tokens::default() };
+        let charge = Charge::reported("large", tokens, Money::from_nanos(18_000_000));
+        Ok(WorkResult::text("Done.").json(json!({ "pages": 1 })).charge(charge))
+    }
+}
+
+/// The submit loop, from so many threads.
+fn throughput(folder: &Path, figure: &str, workers: usize, submitters: usize, floor: f64) {
+    let repository = open(folder, &format!("{figure}-{workers}.db"));
+    let job = repository.create_job(&NewJob::named("bench")).expect("a job");
+    let pool = WorkPool::builder(job.id, no_op(), repository).max_workers(workers).start().expect("a pool");
+    let begun = AtomicUsize::new(0);
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..submitters {
+            scope.spawn(|| {
+                while began.elapsed() < MEASURED {
+                    assert!(pool.wait_for_available_slot());
+                    let number = begun.fetch_add(1, Ordering::Relaxed);
+                    pool.submit_work_unit(unit(number), "Answer at length.").expect("a place that was promised");
+                }
+            });
+        }
+    });
+    pool.wait_for_completion();
+    let elapsed = began.elapsed();
+    let summary = pool.stop(Stop::Drain).expect("an orderly end");
+    let per_second = summary.stats.completed as f64 / elapsed.as_secs_f64();
+    println!(
+        "figure={figure} workers={workers} submitters={submitters} units_per_second={per_second:.0} ratio={:.2}",
+        per_second / floor
+    );
+}
+
+/// One unit at a time: from the call that submits it to the commit that completes it.
+fn latency(folder: &Path, fsync_ms: f64) {
+    let repository = open(folder, "latency.db");
+    let job = repository.create_job(&NewJob::named("bench")).expect("a job");
+    let (ended, end): (Sender<Instant>, Receiver<Instant>) = unbounded();
+    let pool = WorkPool::builder(job.id, no_op(), repository)
+        .observer(move |event: &Event<'_>| {
+            if matches!(event, Event::AttemptEnded { .. }) {
+                ended.send(Instant::now()).expect("somebody who counts");
+            }
+        })
+        .start()
+        .expect("a pool");
+    let times = (0..LATENCY_ROUNDS).map(|number| {
+        assert!(pool.wait_for_available_slot());
+        let began = Instant::now();
+        pool.submit_work_unit(unit(number), "Answer at length.").expect("a place that was promised");
+        end.recv().expect("an end") - began
+    });
+    print_latency("latency", "sqlite", times.collect(), fsync_ms);
+}
+
+/// One worker that is always busy: from its free slot to the first instruction of the next execution, whose submitter waits.
+fn dispatch(folder: &Path, fsync_ms: f64) {
+    let sqlite = open(folder, "dispatch.db");
+    let memory = MemoryRepository::new();
+    for (name, repository) in [("sqlite", Arc::new(sqlite) as Arc<dyn Repository>), ("memory", Arc::new(memory))] {
+        let job = repository.create_job(&NewJob::named("bench")).expect("a job");
+        let freed: Arc<Mutex<Option<Instant>>> = Arc::default();
+        let times: Arc<Mutex<Vec<Duration>>> = Arc::default();
+        let executor = {
+            let (freed, times) = (Arc::clone(&freed), Arc::clone(&times));
+            move |_: &Call<'_>| {
+                if let Some(freed) = freed.lock().expect("no panics").take() {
+                    times.lock().expect("no panics").push(freed.elapsed());
+                }
+                Ok(WorkResult::empty())
+            }
+        };
+        let pool = WorkPool::builder(job.id, executor, repository)
+            .max_workers(1)
+            // The last thing that happens before the slot is free.
+            .on_unit_complete(move |_, _| *freed.lock().expect("no panics") = Some(Instant::now()))
+            .start()
+            .expect("a pool");
+        for number in 0..LATENCY_ROUNDS {
+            assert!(pool.wait_for_available_slot());
+            pool.submit_work_unit(unit(number), "Answer at length.").expect("a place that was promised");
+        }
+        pool.stop(Stop::Drain).expect("an orderly end");
+        let times = std::mem::take(&mut *times.lock().expect("no panics"));
+        print_latency("dispatch", name, times, fsync_ms);
+    }
+}
+
+fn print_latency(figure: &str, repository: &str, mut times: Vec<Duration>, fsync_ms: f64) {
+    times.sort();
+    let milliseconds = |share: f64| times[((times.len() - 1) as f64 * share) as usize].as_secs_f64() * 1_000.0;
+    let (p50, p99) = (milliseconds(0.5), milliseconds(0.99));
+    println!(
+        "figure={figure} repository={repository} workers=1 p50_milliseconds={p50:.3} p99_milliseconds={p99:.3} \
+         p50_fsyncs={:.1} p99_fsyncs={:.1}",
+        p50 / fsync_ms,
+        p99 / fsync_ms
+    );
+}
+
+/// Workers that are all busy at once: how long until they are, how much memory they take, how long until they have ended.
+fn many_workers(folder: &Path, workers: usize) {
+    let repository = open(folder, &format!("many-{workers}.db"));
+    let job = repository.create_job(&NewJob::named("bench")).expect("a job");
+    let (open_gate, gate) = bounded::<()>(0);
+    let executor = move |_: &Call<'_>| {
+        // It opens by being dropped.
+        let _ = gate.recv();
+        Ok(WorkResult::empty())
+    };
+    let before = resident_bytes();
+    let pool = WorkPool::builder(job.id, executor, repository).max_workers(workers).start().expect("a pool");
+    let begun = AtomicUsize::new(0);
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..16 {
+            scope.spawn(|| {
+                loop {
+                    let number = begun.fetch_add(1, Ordering::Relaxed);
+                    if number >= workers {
+                        return;
+                    }
+                    pool.submit_work_unit(unit(number), "Wait.").expect("a free place");
+                }
+            });
+        }
+    });
+    assert_eq!(pool.busy_count(), workers);
+    let started = began.elapsed();
+    let memory = resident_bytes().saturating_sub(before) / workers as u64;
+    let began = Instant::now();
+    drop(open_gate);
+    pool.stop(Stop::Drain).expect("an orderly end");
+    println!(
+        "figure=many_workers workers={workers} start_seconds={:.2} resident_bytes_per_worker={memory} stop_seconds={:.2}",
+        started.as_secs_f64(),
+        began.elapsed().as_secs_f64()
+    );
+}
+
+/// The memory that this process has; 0 where the system does not tell.
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let kilobytes = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    kilobytes.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok()).unwrap_or_default() * 1024
+}
