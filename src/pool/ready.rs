@@ -110,6 +110,11 @@ impl State {
         self.may_start() && self.capacity.free() > self.ledger.due().len()
     }
 
+    /// Whether those who wait for completion may find what they wait for.
+    fn is_worth_a_look(&self) -> bool {
+        self.ledger.is_empty() || self.hold.is_some() || self.phase != PoolPhase::Running
+    }
+
     fn refusal(&self) -> Refusal {
         match (self.phase, &self.hold) {
             (PoolPhase::Configuring | PoolPhase::Initializing, _) => Refusal::NotReady(self.phase),
@@ -150,7 +155,7 @@ impl Ready {
             hold: None,
             capacity: Capacity::new(max_workers),
             ledger: Ledger::default(),
-            timers: Timers::default(),
+            timers: Timers::new(),
             abandoned: 0,
             ended_threads: Vec::new(),
             submissions: 0,
@@ -169,8 +174,9 @@ impl Ready {
         let mut wake = Wake::default();
         let mut state = self.state.lock();
         let answer = section(&mut state, &mut wake);
-        // Whoever frees a place need not ask who may have it.
+        // Whoever frees a place need not ask who may have it, whoever lets a unit go need not ask who waits for that.
         wake.claimer |= wake.slot && !state.ledger.due().is_empty();
+        wake.settled &= state.is_worth_a_look();
         drop(state);
         if wake.all_slots {
             self.slot_free.notify_all();
@@ -211,7 +217,7 @@ impl Ready {
             if state.phase == PoolPhase::Initializing {
                 state.phase = PoolPhase::Running;
             }
-            (wake.all_slots, wake.settled, wake.supervisor) = (true, true, true);
+            (wake.all_slots, wake.supervisor) = (true, true);
         });
     }
 

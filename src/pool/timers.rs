@@ -21,32 +21,46 @@ pub(super) enum Alarm {
 }
 
 /// The alarms in the order of their times, in milliseconds of the pool's clock.
-#[derive(Debug, Default)]
-pub(super) struct Timers(BTreeSet<(i64, Alarm)>);
+#[derive(Debug)]
+pub(super) struct Timers {
+    alarms: BTreeSet<(i64, Alarm)>,
+    /// When the supervisor looks again by itself, if nobody wakes it.
+    looks_at_ms: i64,
+}
 
 impl Timers {
-    /// Sets an alarm, and says whether it is now the first: then the supervisor must hear of it.
+    /// No alarms, and a supervisor that has yet to look.
+    pub(super) fn new() -> Timers {
+        Timers { alarms: BTreeSet::new(), looks_at_ms: i64::MIN }
+    }
+
+    /// Sets an alarm, and says whether the supervisor must be woken for it. Most of the time it need not: it
+    /// sleeps until an earlier one, which may be gone by then, and looks again.
     pub(super) fn set(&mut self, at_ms: i64, alarm: Alarm) -> bool {
-        self.0.insert((at_ms, alarm));
-        self.0.first() == Some(&(at_ms, alarm))
+        self.alarms.insert((at_ms, alarm));
+        let is_early = at_ms < self.looks_at_ms;
+        self.looks_at_ms = self.looks_at_ms.min(at_ms);
+        is_early
     }
 
     pub(super) fn clear(&mut self, at_ms: i64, alarm: Alarm) {
-        self.0.remove(&(at_ms, alarm));
+        self.alarms.remove(&(at_ms, alarm));
     }
 
     /// Takes out the next alarm that is due.
     pub(super) fn pop_due(&mut self, now_ms: i64) -> Option<Alarm> {
-        let &(at_ms, _) = self.0.first()?;
+        let &(at_ms, _) = self.alarms.first()?;
         if at_ms > now_ms {
             return None;
         }
-        self.0.pop_first().map(|(_, alarm)| alarm)
+        self.alarms.pop_first().map(|(_, alarm)| alarm)
     }
 
-    /// When the next alarm is due.
-    pub(super) fn next_ms(&self) -> Option<i64> {
-        self.0.first().map(|&(at_ms, _)| at_ms)
+    /// When the next alarm is due; the supervisor promises to look again then.
+    pub(super) fn next_ms(&mut self) -> Option<i64> {
+        let next_ms = self.alarms.first().map(|&(at_ms, _)| at_ms);
+        self.looks_at_ms = next_ms.unwrap_or(i64::MAX);
+        next_ms
     }
 }
 
@@ -56,15 +70,28 @@ mod tests {
 
     #[test]
     fn alarms_come_in_order_and_not_before_their_time() {
-        let mut timers = Timers::default();
-        assert!(timers.set(20, Alarm::HoldEnds));
-        assert!(timers.set(10, Alarm::StopGrace));
-        assert!(!timers.set(30, Alarm::Retry(UnitKey(1))));
+        let mut timers = Timers::new();
+        timers.set(20, Alarm::HoldEnds);
+        timers.set(10, Alarm::StopGrace);
+        timers.set(30, Alarm::Retry(UnitKey(1)));
         timers.clear(20, Alarm::HoldEnds);
         assert_eq!(timers.next_ms(), Some(10));
         assert_eq!(timers.pop_due(9), None);
         assert_eq!(timers.pop_due(30), Some(Alarm::StopGrace));
         assert_eq!(timers.pop_due(30), Some(Alarm::Retry(UnitKey(1))));
         assert_eq!(timers.pop_due(i64::MAX), None);
+    }
+
+    #[test]
+    fn the_supervisor_is_woken_only_for_what_comes_before_it_looks_again() {
+        let mut timers = Timers::new();
+        assert_eq!(timers.next_ms(), None);
+        assert!(timers.set(20, Alarm::HoldEnds));
+        assert!(timers.set(10, Alarm::StopGrace));
+        assert!(!timers.set(30, Alarm::Retry(UnitKey(1))));
+        assert_eq!(timers.next_ms(), Some(10));
+        timers.clear(10, Alarm::StopGrace);
+        assert!(!timers.set(15, Alarm::StopGrace), "it looks at 10 anyway");
+        assert!(timers.set(5, Alarm::Retry(UnitKey(2))));
     }
 }
