@@ -33,6 +33,7 @@ pub(super) fn serve(core: &Arc<Core>) {
             beat.next_ms = core.in_ms(core.settings.heartbeat);
             beat.renew(core);
             core.resolve_doubts();
+            core.store_unstored();
             sweep(core);
         }
         if now_ms >= beat.watch_ms && look_at_watched(core) {

@@ -6,10 +6,10 @@ use super::core::Core;
 use super::execution::Execution;
 use super::ledger::Left;
 use super::open_unit::OpenUnit;
+use super::registry::WorkerCell;
 use super::{inside, panics, run};
 use crate::executor::WorkResult;
 use crate::unit::{UnitKey, UnitStatus};
-use crate::worker::WorkerId;
 
 /// What the reporter is to tell.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub(super) enum Report {
     /// A unit ended while it waited.
     Ended { key: UnitKey, unit: Arc<OpenUnit>, status: UnitStatus },
     /// An execution did not return, and no thread may take its place.
-    Close { worker_id: WorkerId, execution: Arc<Execution> },
+    Close { cell: Arc<WorkerCell>, execution: Arc<Execution> },
     /// There will be no more.
     Quit,
 }
@@ -43,7 +43,7 @@ fn tell(core: &Core, report: Report) {
             core.ready.unit_closes(key);
             unit.leave(Left::Ended(status));
         }
-        Report::Close { worker_id, execution } => run::close_stuck(core, &worker_id, &execution),
+        Report::Close { cell, execution } => run::close_stuck(core, &cell, &execution),
         Report::Quit => {}
     }
 }

@@ -146,6 +146,7 @@ fn end(core: &Core, helpers: Helpers, stopping: &Stopping) {
         core.ready.abandon(usize::MAX);
     }
     join(core.ready.ended_threads());
+    core.store_unstored();
     if let Err(error) = core.repository().end_owner(core.owner()) {
         log::error!("{}: the end of the pool was not stored: {error}", core.job.id);
         *core.stop_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
