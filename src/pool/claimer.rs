@@ -9,7 +9,7 @@ use super::ledger::Left;
 use super::ready::boot_ms_of;
 use super::registry::WorkerCell;
 use super::reporter::Report;
-use super::slot;
+use super::{panics, slot};
 use crate::attempt::AttemptKey;
 use crate::error::RepositoryError;
 use crate::lease::Claim;
@@ -22,7 +22,8 @@ const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
 /// The life of the claimer's thread.
 pub(super) fn serve(core: &Arc<Core>) {
     while !core.is_ending() {
-        if !claim_due(core) {
+        // After a panic of the repository it waits for the next nudge.
+        if !panics::contain("the claimer", || claim_due(core)).unwrap_or(false) {
             core.ready.claimer.wait(None);
         }
     }

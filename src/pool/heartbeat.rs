@@ -12,7 +12,7 @@ use super::ledger::Left;
 use super::ready::Stop;
 use super::registry::WorkerCell;
 use super::stats::PoolPhase;
-use super::supervisor;
+use super::{panics, supervisor};
 use crate::error::RepositoryError;
 use crate::executor::CancelReason;
 use crate::lease::Held;
@@ -28,17 +28,7 @@ const SWEEP_LIMIT: usize = 1_000;
 pub(super) fn serve(core: &Arc<Core>) {
     let mut beat = Beat { renewed_at_ms: core.now_ms(), next_ms: core.in_ms(core.settings.heartbeat), watch_ms: 0 };
     while !core.is_ending() {
-        let now_ms = core.now_ms();
-        if now_ms >= beat.next_ms {
-            beat.next_ms = core.in_ms(core.settings.heartbeat);
-            beat.renew(core);
-            core.resolve_doubts();
-            core.store_unstored();
-            sweep(core);
-        }
-        if now_ms >= beat.watch_ms && look_at_watched(core) {
-            beat.watch_ms = core.in_ms(WATCH_EVERY);
-        }
+        panics::contain("the heartbeat", || beat.go(core));
         let is_watching = !core.watched.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
         let next_ms = if is_watching { beat.next_ms.min(beat.watch_ms) } else { beat.next_ms };
         core.heartbeat.wait(Some(supervisor::until(core, next_ms)));
@@ -53,6 +43,22 @@ struct Beat {
 }
 
 impl Beat {
+    /// Does whatever is due.
+    fn go(&mut self, core: &Arc<Core>) {
+        let now_ms = core.now_ms();
+        if now_ms >= self.next_ms {
+            self.next_ms = core.in_ms(core.settings.heartbeat);
+            self.renew(core);
+            core.resolve_doubts();
+            core.store_unstored();
+            sweep(core);
+        }
+        if now_ms >= self.watch_ms {
+            self.watch_ms = core.in_ms(WATCH_EVERY);
+            look_at_watched(core);
+        }
+    }
+
     fn renew(&mut self, core: &Arc<Core>) {
         let asked_at_ms = core.now_ms();
         match core.repository().renew(core.owner(), core.settings.lease) {
@@ -119,12 +125,9 @@ pub(super) fn sweep(core: &Core) {
     }
 }
 
-/// Looks at units that other processes execute and somebody here waits for; says whether there are any.
-fn look_at_watched(core: &Core) -> bool {
+/// Looks at units that other processes execute and somebody here waits for.
+fn look_at_watched(core: &Core) {
     let watched = core.watched.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    if watched.is_empty() {
-        return false;
-    }
     for unit in watched.iter().filter_map(std::sync::Weak::upgrade) {
         match core.repository().unit(core.job.id, unit.id()) {
             Ok(stored) if stored.status.is_terminal() => unit.leave(Left::Ended(stored.status)),
@@ -138,5 +141,4 @@ fn look_at_watched(core: &Core) -> bool {
     let is_open =
         |unit: &std::sync::Weak<super::open_unit::OpenUnit>| unit.upgrade().is_some_and(|unit| unit.left().is_none());
     core.watched.lock().unwrap_or_else(PoisonError::into_inner).retain(is_open);
-    true
 }

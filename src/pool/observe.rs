@@ -2,7 +2,6 @@
 //!
 //! User code is called with no lock held, on the thread on which it happened, and its panics end here.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -150,9 +149,7 @@ impl std::fmt::Debug for Callbacks {
 }
 
 /// Calls user code. A panic in it is logged, and harms nothing.
-fn guarded(what: &str, call: impl FnOnce()) {
+fn guarded(whose: &str, call: impl FnOnce()) {
     assert_none_held();
-    if let Err(payload) = catch_unwind(AssertUnwindSafe(call)) {
-        log::error!("{what} panicked: {}", panics::describe(payload));
-    }
+    panics::contain(whose, call);
 }

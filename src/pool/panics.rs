@@ -17,6 +17,11 @@ pub(super) fn describe(payload: Box<dyn Any + Send>) -> String {
     message
 }
 
+/// Calls something that may panic. A panic is logged with whose it was, and ends here.
+pub(super) fn contain<T>(whose: &str, call: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(call)).map_err(|payload| log::error!("{whose} panicked: {}", describe(payload))).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -29,10 +29,7 @@ pub(super) fn serve(core: &Core) {
         if matches!(report, Report::Quit) {
             return;
         }
-        let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| tell(core, report)));
-        if let Err(payload) = told {
-            log::error!("the reporter panicked: {}", panics::describe(payload));
-        }
+        panics::contain("the reporter", || tell(core, report));
     }
 }
 
