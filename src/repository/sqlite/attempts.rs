@@ -205,10 +205,14 @@ impl Book<'_> {
     }
 
     pub(super) fn charge(&self, attempt: AttemptKey, charges: &[Charge]) -> rusqlite::Result<()> {
+        // Not REPLACE: to be able to undo that, SQLite would copy every page that it touches.
         let mut replace = self.connection.prepare_cached(
-            "INSERT OR REPLACE INTO charges (unit_key, attempt_number, model, input, output, cache_read, cache_write,
-                                             reasoning, amount, price, is_estimated)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+            "INSERT INTO charges (unit_key, attempt_number, model, input, output, cache_read, cache_write, reasoning,
+                                  amount, price, is_estimated)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+             ON CONFLICT (unit_key, attempt_number, model) DO UPDATE
+             SET input = ?4, output = ?5, cache_read = ?6, cache_write = ?7, reasoning = ?8, amount = ?9, price = ?10,
+                 is_estimated = ?11",
         )?;
         for charge in charges {
             let count = |tokens: u64| i64::try_from(tokens).expect("token counts were checked");
