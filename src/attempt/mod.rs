@@ -425,6 +425,34 @@ pub struct Attempt {
 }
 
 impl Attempt {
+    /// An attempt that was just claimed.
+    pub(crate) fn claimed(
+        key: AttemptKey,
+        fence: i64,
+        owner: OwnerId,
+        worker_id: WorkerId,
+        assigned_at: DateTime<Utc>,
+    ) -> Attempt {
+        Attempt {
+            key,
+            fence,
+            owner,
+            worker_id,
+            assigned_at,
+            started_at: None,
+            ended_at: None,
+            outcome: None,
+            is_counted: false,
+            failure: None,
+            session_id: None,
+            process: None,
+            provenance: None,
+            message_count: None,
+            head: None,
+            messages_lost: 0,
+        }
+    }
+
     /// How long the execution took.
     pub fn execution_time(&self) -> Option<Duration> {
         execution_time(self.started_at, self.ended_at)
