@@ -7,6 +7,7 @@ mod conformance;
 mod crash;
 mod damage;
 mod exact;
+mod examples;
 mod faulty;
 mod memory;
 mod property;
