@@ -57,7 +57,7 @@ fn claim_due(core: &Arc<Core>) -> bool {
         Err(error) => {
             log::warn!("{}: what is due could not be claimed: {error}", core.job.id);
             for cell in cells {
-                slot::free(core, &cell, false);
+                slot::give_back(core, &cell);
             }
             let until_ms = core.in_ms(PAUSE_AFTER_FAILURE);
             for (key, _) in core.ready.due() {
@@ -79,7 +79,7 @@ fn hand_out(core: &Core, cells: Vec<Arc<WorkerCell>>, claims: Vec<Claim>) {
     let mut claims: HashMap<_, _> = claims.into_iter().map(|claim| (claim.lease.worker_id.clone(), claim)).collect();
     for cell in cells {
         let Some(claim) = claims.remove(&cell.id) else {
-            slot::free(core, &cell, false);
+            slot::give_back(core, &cell);
             continue;
         };
         let unit = core.ready.claimed(claim.lease.attempt(), claim.lease.unit_id.as_str());

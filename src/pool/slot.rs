@@ -146,7 +146,14 @@ pub(super) fn retire(core: &Core, workers: Vec<WorkerNumber>) {
     }
 }
 
-/// Frees a worker's place.
+/// Frees the place of a worker that got no unit after all. Its thread waits, and hears if it is one too many.
+pub(super) fn give_back(core: &Core, cell: &WorkerCell) {
+    if cell.settle(&core.ready, false) == Load::Retiring {
+        cell.retire();
+    }
+}
+
+/// Frees a worker's place, on its own thread.
 pub(super) fn free(core: &Core, cell: &WorkerCell, must_retire: bool) -> Ran {
     match cell.settle(&core.ready, must_retire) {
         Load::Retiring => Ran::Retiring,

@@ -82,20 +82,20 @@ fn submit_to_worker(core: &Arc<Core>, right: Right, unit: &NewUnit) -> Result<Ar
             Ok(open)
         }
         Ok(Submitted::Waiting(stored)) => {
-            slot::free(core, &cell, false);
+            slot::give_back(core, &cell);
             Ok(wait_for_its_time(core, &stored, open))
         }
         Ok(Submitted::Running(stored)) => {
-            slot::free(core, &cell, false);
+            slot::give_back(core, &cell);
             Ok(attach(core, &stored, &open))
         }
         Ok(Submitted::Finished(stored)) => {
-            slot::free(core, &cell, false);
+            slot::give_back(core, &cell);
             core.ready.submission_ends(&open);
             Ok(Arc::new(OpenUnit::with_left(stored.id.as_str(), stored.key, Left::Ended(stored.status))))
         }
         Err(error) => {
-            slot::free(core, &cell, false);
+            slot::give_back(core, &cell);
             core.ready.submission_ends(&open);
             Err(Refusal::Repository(error))
         }
