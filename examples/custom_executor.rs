@@ -77,10 +77,8 @@ impl Executor for WordCounter {
 
     /// What an auditor will want to know of each attempt, without secrets.
     fn provenance(&self) -> Provenance {
-        let mut provenance = Provenance::of(self.name());
-        provenance.program_version = Some("1.0".to_owned());
-        provenance.arguments = vec![format!("pause_per_line={:?}", self.pause_per_line)];
-        provenance
+        let pause = format!("pause_per_line={:?}", self.pause_per_line);
+        Provenance::of(self.name()).program_version("1.0").argument(pause)
     }
 }
 

@@ -169,6 +169,24 @@ impl Provenance {
             ..Provenance::default()
         }
     }
+
+    /// The version of the program behind it.
+    pub fn program_version(mut self, version: impl Into<String>) -> Provenance {
+        self.program_version = Some(version.into());
+        self
+    }
+
+    /// One of its arguments, without secrets.
+    pub fn argument(mut self, argument: impl Into<String>) -> Provenance {
+        self.arguments.push(argument.into());
+        self
+    }
+
+    /// The model that was asked for.
+    pub fn model(mut self, model: impl Into<String>) -> Provenance {
+        self.model = Some(model.into());
+        self
+    }
 }
 
 /// What is recorded when an execution begins.

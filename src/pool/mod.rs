@@ -231,6 +231,13 @@ impl WorkPool {
         Ok(())
     }
 
+    /// A handle that does not keep the pool alive, for other threads.
+    pub fn handle(&self) -> PoolHandle {
+        let handle = PoolHandle::default();
+        handle.set(&self.core);
+        handle
+    }
+
     /// What the pool is doing and has done, all at one moment.
     pub fn stats(&self) -> PoolStats {
         self.core.ready.stats()
