@@ -72,7 +72,9 @@ fn spawn(
         let (core, cell) = (Arc::clone(core), Arc::clone(cell));
         move || serve(&core, &cell, generation, &inbox, first)
     })?;
-    cell.set_thread(thread, generation);
+    if let Some(thread) = cell.set_thread(thread, generation) {
+        core.ready.thread_ends(Some(thread));
+    }
     Ok(())
 }
 
@@ -142,6 +144,17 @@ pub(super) fn terminate_row(core: &Core, cell: &WorkerCell) {
 /// Tells idle workers to end.
 pub(super) fn retire(core: &Core, workers: Vec<WorkerNumber>) {
     for cell in workers.into_iter().filter_map(|worker| core.registry.get(worker)) {
+        cell.retire();
+    }
+}
+
+/// Frees the place of a worker that got no unit. One that may hold something in the repository all the same ends, which gives
+/// that back.
+pub(super) fn dismiss(core: &Core, cell: &WorkerCell, may_hold: bool) {
+    if may_hold {
+        cell.note_row();
+    }
+    if free(core, cell, may_hold) == Ran::Retiring {
         cell.retire();
     }
 }
