@@ -57,7 +57,7 @@ fn claim_due(core: &Arc<Core>) -> bool {
         Err(error) => {
             log::warn!("{}: what is due could not be claimed: {error}", core.job.id);
             for cell in cells {
-                slot::give_back(core, &cell);
+                slot::give_back_after(core, &cell, &error);
             }
             let until_ms = core.in_ms(PAUSE_AFTER_FAILURE);
             for (key, _) in core.ready.due() {
@@ -82,8 +82,11 @@ fn hand_out(core: &Core, cells: Vec<Arc<WorkerCell>>, claims: Vec<Claim>) {
             slot::give_back(core, &cell);
             continue;
         };
-        let unit = core.ready.claimed(claim.lease.attempt(), claim.lease.unit_id.as_str());
-        core.hand_over(&cell, claim, &unit);
+        match core.ready.claimed(claim.lease.attempt(), claim.lease.unit_id.as_str()) {
+            Some(unit) => core.hand_over(&cell, claim, &unit),
+            // The pool began to stop, and has said that it stays PENDING: it goes back with its worker.
+            None => slot::dismiss(core, &cell),
+        }
     }
 }
 
@@ -97,10 +100,18 @@ fn look_after_the_rest(core: &Core) {
                     stored.not_before.map_or(now.boot_ms + 1, |time| boot_ms_of(time, now).max(now.boot_ms + 1));
                 core.ready.wait_again(key, until_ms);
             }
-            Ok(stored) if stored.status.is_terminal() => ended(core, key, stored.status),
-            // It runs by now, here or elsewhere; if here, it is no longer due.
+            // It runs here: by a submission that is not yet over, or by a claim whose answer was lost.
+            Ok(stored) if stored.status.is_leased() && stored.accepted_by == Some(core.owner()) => {
+                core.resolve_doubts();
+                core.ready.wait_again(key, core.in_ms(PAUSE_AFTER_FAILURE));
+            }
+            // Nobody else has executed it, so nobody else tells.
+            Ok(stored) if stored.status.is_terminal() && !core.ready.is_later(key, stored.attempt_count) => {
+                ended(core, key, stored.status);
+            }
+            // Somebody else has it, or had it.
             Ok(stored) => {
-                let after = AttemptKey { unit: key, number: stored.attempt_count.saturating_sub(1) };
+                let after = AttemptKey { unit: key, number: stored.attempt_count };
                 if let Some(unit) = core.ready.unit_leaves(after, Left::Lost) {
                     unit.leave(Left::Lost);
                 }

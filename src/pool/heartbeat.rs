@@ -130,6 +130,8 @@ fn look_at_watched(core: &Core) {
     let watched = core.watched.lock().unwrap_or_else(PoisonError::into_inner).clone();
     for unit in watched.iter().filter_map(std::sync::Weak::upgrade) {
         match core.repository().unit(core.job.id, unit.id()) {
+            // It is this pool's after all, which tells of it.
+            Ok(stored) if core.ready.get(stored.key).is_some() => {}
             Ok(stored) if stored.status.is_terminal() => unit.leave(Left::Ended(stored.status)),
             Ok(stored) if stored.status == UnitStatus::Pending && stored.accepted_by.is_none() => {
                 unit.leave(Left::Pending);

@@ -82,42 +82,63 @@ impl Ledger {
         Arc::clone(&submission.unit)
     }
 
-    /// Ends what [`begin_submission`](Ledger::begin_submission) began; says whether somebody else still submits it.
-    pub(super) fn end_submission(&mut self, id: &str) -> bool {
-        let Some(submission) = self.submitting.get_mut(id) else { return false };
-        submission.callers -= 1;
-        let is_shared = submission.callers > 0;
-        if !is_shared {
-            self.submitting.remove(id);
+    /// Ends what [`begin_submission`](Ledger::begin_submission) began.
+    pub(super) fn end_submission(&mut self, id: &str) {
+        if let Some(submission) = self.submitting.get_mut(id) {
+            submission.callers -= 1;
+            if submission.callers == 0 {
+                self.submitting.remove(id);
+            }
         }
-        is_shared
     }
 
     pub(super) fn get(&self, key: UnitKey) -> Option<Arc<OpenUnit>> {
         self.open.get(&key).map(|entry| Arc::clone(&entry.unit))
     }
 
-    /// Takes a unit upon the pool, unless it is there already, and says where it stands after an attempt. `false` if
-    /// a later attempt has begun.
+    /// Whether an attempt comes after all that are known of a unit.
+    pub(super) fn is_later(&self, key: UnitKey, attempt_number: u32) -> bool {
+        self.open.get(&key).is_some_and(|entry| entry.attempt_number < attempt_number)
+    }
+
+    /// A unit that somebody submits at this moment.
+    pub(super) fn submitting(&self, id: &str) -> Option<Arc<OpenUnit>> {
+        self.submitting.get(id).map(|submission| Arc::clone(&submission.unit))
+    }
+
+    /// Takes a unit upon the pool, unless it is there already, and says where it stands after an attempt, unless a later
+    /// one has begun. Returns what those see of it who wait for it here.
     pub(super) fn stand(
         &mut self,
         key: UnitKey,
         unit: &Arc<OpenUnit>,
         attempt_number: u32,
         standing: Standing,
-    ) -> bool {
-        if let Some(entry) = self.open.get_mut(&key) {
-            if entry.attempt_number > attempt_number {
-                return false;
+    ) -> Arc<OpenUnit> {
+        match self.open.get_mut(&key) {
+            Some(entry) if entry.standing != Standing::Reporting => {
+                if entry.attempt_number <= attempt_number {
+                    entry.standing = standing;
+                    entry.attempt_number = attempt_number;
+                    self.due.remove(&key);
+                }
+                Arc::clone(&entry.unit)
             }
-            entry.standing = standing;
-            entry.attempt_number = attempt_number;
-        } else {
-            self.totals.accepted += 1;
-            self.open.insert(key, Entry { unit: Arc::clone(unit), standing, attempt_number });
+            // What has ended and comes again was requeued: it is taken anew.
+            _ => {
+                self.totals.accepted += 1;
+                self.open.insert(key, Entry { unit: Arc::clone(unit), standing, attempt_number });
+                Arc::clone(unit)
+            }
         }
-        self.due.remove(&key);
-        true
+    }
+
+    /// A unit waits for its time after an attempt. `false` if it has left since, or if a later attempt has begun.
+    pub(super) fn wait_after(&mut self, key: UnitKey, attempt_number: u32, until_ms: i64) -> bool {
+        let is_of_attempt =
+            |entry: &&mut Entry| entry.standing == Standing::Running && entry.attempt_number == attempt_number;
+        let entry = self.open.get_mut(&key).filter(is_of_attempt);
+        entry.map(|entry| entry.standing = Standing::Waiting { until_ms }).is_some()
     }
 
     /// A unit that waited for its time is due; says whether it was still waiting for that.
@@ -169,9 +190,11 @@ impl Ledger {
         Some(unit)
     }
 
-    /// A unit's callback has run.
-    pub(super) fn close(&mut self, key: UnitKey) {
-        self.open.remove(&key);
+    /// A unit's callback has run. If it was taken anew meanwhile, it stays.
+    pub(super) fn close(&mut self, key: UnitKey, unit: &Arc<OpenUnit>) {
+        if self.open.get(&key).is_some_and(|entry| Arc::ptr_eq(&entry.unit, unit)) {
+            self.open.remove(&key);
+        }
     }
 
     /// Everything that waits leaves, because the pool stops.

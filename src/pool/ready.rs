@@ -173,7 +173,10 @@ impl Ready {
     fn change<T>(&self, section: impl FnOnce(&mut State, &mut Wake) -> T) -> T {
         let mut wake = Wake::default();
         let mut state = self.state.lock();
+        let had_room = state.has_room_for_new();
         let answer = section(&mut state, &mut wake);
+        // There is room also when what had precedence is gone.
+        wake.slot |= !had_room && state.has_room_for_new();
         // Whoever frees a place need not ask who may have it, whoever lets a unit go need not ask who waits for that.
         wake.claimer |= wake.slot && !state.ledger.due().is_empty();
         wake.settled &= state.is_worth_a_look();
@@ -429,27 +432,34 @@ impl Ready {
         })
     }
 
-    /// The unit was claimed: it runs.
-    pub(super) fn submission_runs(&self, attempt: AttemptKey, unit: &Arc<OpenUnit>) {
+    /// The unit was claimed: it runs. Submitted twice, it is one unit: returns that.
+    pub(super) fn submission_runs(&self, attempt: AttemptKey, unit: &Arc<OpenUnit>) -> Arc<OpenUnit> {
         self.change(|state, wake| {
             state.end_submission(unit, wake);
-            state.ledger.stand(attempt.unit, unit, attempt.number, Standing::Running);
-        });
-    }
-
-    /// The unit was stored and waits for its time.
-    pub(super) fn submission_waits(&self, after: AttemptKey, unit: &Arc<OpenUnit>, until_ms: i64) -> bool {
-        self.change(|state, wake| {
-            state.end_submission(unit, wake);
-            state.wait_until(after, unit, until_ms, wake)
+            state.ledger.stand(attempt.unit, unit, attempt.number, Standing::Running)
         })
     }
 
-    /// The unit runs already. Returns what this pool knows of it: its own, or another call's that is under way.
+    /// The unit was stored and waits for its time. Returns the one that waits; and `false` if the pool is stopping, and
+    /// so it has left.
+    pub(super) fn submission_waits(
+        &self,
+        after: AttemptKey,
+        unit: &Arc<OpenUnit>,
+        until_ms: i64,
+    ) -> (Arc<OpenUnit>, bool) {
+        self.change(|state, wake| {
+            state.end_submission(unit, wake);
+            let unit = state.ledger.stand(after.unit, unit, after.number, Standing::Waiting { until_ms });
+            (unit, state.waits(after, until_ms, wake))
+        })
+    }
+
+    /// The unit runs already. Returns it if it is this pool's.
     pub(super) fn submission_attaches(&self, key: UnitKey, unit: &Arc<OpenUnit>) -> Option<Arc<OpenUnit>> {
         self.change(|state, wake| {
-            let is_shared = state.end_submission(unit, wake);
-            state.ledger.get(key).or_else(|| is_shared.then(|| Arc::clone(unit)))
+            state.end_submission(unit, wake);
+            state.ledger.get(key)
         })
     }
 
@@ -474,12 +484,15 @@ impl Ready {
         state.ledger.due().iter().filter_map(|&key| Some((key, state.ledger.get(key)?))).collect()
     }
 
-    /// A unit that this pool accepted is claimed: it runs. Units it did not know become its own.
-    pub(super) fn claimed(&self, attempt: AttemptKey, unit_id: &str) -> Arc<OpenUnit> {
+    /// A unit that this pool accepted is claimed: it runs. Units it did not know become its own, unless it is stopping:
+    /// then `None`.
+    pub(super) fn claimed(&self, attempt: AttemptKey, unit_id: &str) -> Option<Arc<OpenUnit>> {
         self.change(|state, _| {
-            let unit = state.ledger.get(attempt.unit).unwrap_or_else(|| Arc::new(OpenUnit::new(unit_id)));
-            state.ledger.stand(attempt.unit, &unit, attempt.number, Standing::Running);
-            unit
+            if state.phase != PoolPhase::Running && state.ledger.get(attempt.unit).is_none() {
+                return None;
+            }
+            let unknown = Arc::new(OpenUnit::new(unit_id));
+            Some(state.ledger.stand(attempt.unit, &unknown, attempt.number, Standing::Running))
         })
     }
 
@@ -489,8 +502,11 @@ impl Ready {
     }
 
     /// A unit waits for its time after an attempt; `false` if the pool is stopping, and so it has left.
-    pub(super) fn wait_until(&self, after: AttemptKey, unit: &Arc<OpenUnit>, until_ms: i64) -> bool {
-        self.change(|state, wake| state.wait_until(after, unit, until_ms, wake))
+    pub(super) fn wait_until(&self, after: AttemptKey, until_ms: i64) -> bool {
+        self.change(|state, wake| {
+            // Whoever made it leave meanwhile tells of it.
+            !state.ledger.wait_after(after.unit, after.number, until_ms) || state.waits(after, until_ms, wake)
+        })
     }
 
     /// A unit that was due waits once more, if it still is.
@@ -536,9 +552,9 @@ impl Ready {
     }
 
     /// A unit's callback has run.
-    pub(super) fn unit_closes(&self, key: UnitKey) {
+    pub(super) fn unit_closes(&self, key: UnitKey, unit: &Arc<OpenUnit>) {
         self.change(|state, wake| {
-            state.ledger.close(key);
+            state.ledger.close(key, unit);
             wake.settled = true;
             wake.supervisor = state.phase == PoolPhase::Draining;
         });
@@ -546,6 +562,17 @@ impl Ready {
 
     pub(super) fn get(&self, key: UnitKey) -> Option<Arc<OpenUnit>> {
         self.state.lock().ledger.get(key)
+    }
+
+    /// Whether an attempt comes after all that are known here.
+    pub(super) fn is_later(&self, key: UnitKey, attempt_number: u32) -> bool {
+        self.state.lock().ledger.is_later(key, attempt_number)
+    }
+
+    /// A unit that is open, or is about to be.
+    pub(super) fn get_or_submitting(&self, key: UnitKey, id: &str) -> Option<Arc<OpenUnit>> {
+        let state = self.state.lock();
+        state.ledger.get(key).or_else(|| state.ledger.submitting(id))
     }
 
     // Workers. These are called while the worker's own lock is held.
@@ -659,20 +686,17 @@ impl Ready {
 }
 
 impl State {
-    fn end_submission(&mut self, unit: &Arc<OpenUnit>, wake: &mut Wake) -> bool {
+    fn end_submission(&mut self, unit: &Arc<OpenUnit>, wake: &mut Wake) {
         self.submissions -= 1;
         wake.supervisor = self.phase == PoolPhase::Draining;
-        self.ledger.end_submission(unit.id())
+        self.ledger.end_submission(unit.id());
     }
 
-    fn wait_until(&mut self, after: AttemptKey, unit: &Arc<OpenUnit>, until_ms: i64, wake: &mut Wake) -> bool {
-        if !self.ledger.stand(after.unit, unit, after.number, Standing::Waiting { until_ms }) {
-            return true;
-        }
+    /// A unit has begun to wait, for which there must be time left.
+    fn waits(&mut self, after: AttemptKey, until_ms: i64, wake: &mut Wake) -> bool {
         if self.phase != PoolPhase::Running {
             (wake.settled, wake.supervisor) = (true, true);
-            self.ledger.leave(after.unit, after.number, Left::Pending);
-            return false;
+            return self.ledger.leave(after.unit, after.number, Left::Pending).is_none();
         }
         wake.supervisor |= self.timers.set(until_ms, Alarm::Retry(after.unit));
         wake.settled = self.hold.is_some();

@@ -103,12 +103,17 @@ impl WorkerCell {
         WorkerCell { number, id, state: Ranked::new(Rank::Worker, state) }
     }
 
-    /// Keeps the thread behind the worker, so that it can be joined.
-    pub(super) fn set_thread(&self, thread: JoinHandle<()>, generation: u64) {
+    /// Keeps the thread behind the worker, so that it can be joined; gives it back if the worker has ended already.
+    pub(super) fn set_thread(&self, thread: JoinHandle<()>, generation: u64) -> Option<JoinHandle<()>> {
         let mut state = self.state.lock();
-        if state.generation == generation {
-            state.thread = Some(thread);
+        if state.generation != generation {
+            return None;
         }
+        if state.status == WorkerStatus::Terminated {
+            return Some(thread);
+        }
+        state.thread = Some(thread);
+        None
     }
 
     /// READY → BUSY, if it still is ready.
@@ -232,6 +237,9 @@ impl WorkerCell {
     /// It was idle, and is to end.
     pub(super) fn retire(&self) {
         let mut state = self.state.lock();
+        if state.status == WorkerStatus::Terminated {
+            return;
+        }
         state.status = WorkerStatus::ShuttingDown;
         // It was idle, so there is room; if its thread is gone there is nothing to end.
         let _ = state.inbox.try_send(Task::Quit);
@@ -269,6 +277,11 @@ impl WorkerCell {
         state.current = None;
         ready.publish(self.number, None);
         state.thread.take()
+    }
+
+    /// The repository may know it.
+    pub(super) fn note_row(&self) {
+        self.state.lock().has_row = true;
     }
 
     pub(super) fn has_row(&self) -> bool {

@@ -14,6 +14,7 @@ use super::lock::assert_none_held;
 use super::registry::{Abandoned, Task, WorkerCell};
 use super::run::{self, Ran};
 use super::{inside, panics};
+use crate::error::RepositoryError;
 use crate::worker::WorkerChange;
 
 /// How large a slot's stack may become. Only what is used of it takes memory.
@@ -72,7 +73,9 @@ fn spawn(
         let (core, cell) = (Arc::clone(core), Arc::clone(cell));
         move || serve(&core, &cell, generation, &inbox, first)
     })?;
-    cell.set_thread(thread, generation);
+    if let Some(thread) = cell.set_thread(thread, generation) {
+        core.ready.thread_ends(Some(thread));
+    }
     Ok(())
 }
 
@@ -146,11 +149,23 @@ pub(super) fn retire(core: &Core, workers: Vec<WorkerNumber>) {
     }
 }
 
-/// Frees the place of a worker that got no unit after all. Its thread waits, and hears if it is one too many.
+/// Frees the place of a worker that got no unit. Its thread waits, and hears if it is one too many.
 pub(super) fn give_back(core: &Core, cell: &WorkerCell) {
     if cell.settle(&core.ready, false) == Load::Retiring {
         cell.retire();
     }
+}
+
+/// The same after an error. If that says nothing about whether a unit was claimed, the worker may hold one.
+pub(super) fn give_back_after(core: &Core, cell: &WorkerCell, error: &RepositoryError) {
+    if error.is_rejection() { give_back(core, cell) } else { dismiss(core, cell) }
+}
+
+/// Ends a worker that may hold what nobody here knows of, which gives that back.
+pub(super) fn dismiss(core: &Core, cell: &WorkerCell) {
+    cell.note_row();
+    cell.settle(&core.ready, true);
+    cell.retire();
 }
 
 /// Frees a worker's place, on its own thread.

@@ -77,13 +77,13 @@ fn submit_to_worker(core: &Arc<Core>, right: Right, unit: &NewUnit) -> Result<Ar
     };
     match submit_surely(core, unit, &cell) {
         Ok(Submitted::Claimed(claim)) => {
-            core.ready.submission_runs(claim.lease.attempt(), &open);
+            let open = core.ready.submission_runs(claim.lease.attempt(), &open);
             core.hand_over(&cell, *claim, &open);
             Ok(open)
         }
         Ok(Submitted::Waiting(stored)) => {
             slot::give_back(core, &cell);
-            Ok(wait_for_its_time(core, &stored, open))
+            Ok(wait_for_its_time(core, &stored, &open))
         }
         Ok(Submitted::Running(stored)) => {
             slot::give_back(core, &cell);
@@ -95,7 +95,8 @@ fn submit_to_worker(core: &Arc<Core>, right: Right, unit: &NewUnit) -> Result<Ar
             Ok(Arc::new(OpenUnit::with_left(stored.id.as_str(), stored.key, Left::Ended(stored.status))))
         }
         Err(error) => {
-            slot::give_back(core, &cell);
+            // If it was done after all, the worker holds what nobody here knows of, and must not take anything else.
+            slot::give_back_after(core, &cell, &error);
             core.ready.submission_ends(&open);
             Err(Refusal::Repository(error))
         }
@@ -143,27 +144,26 @@ fn is_lost_here(core: &Core, unit: &WorkUnit) -> bool {
     has_doubts && unit.accepted_by == Some(core.owner()) && core.ready.get(unit.key).is_none()
 }
 
-fn wait_for_its_time(core: &Core, stored: &WorkUnit, open: Arc<OpenUnit>) -> Arc<OpenUnit> {
+fn wait_for_its_time(core: &Core, stored: &WorkUnit, open: &Arc<OpenUnit>) -> Arc<OpenUnit> {
     let now = core.clock.now();
     let until_ms = stored.not_before.map_or(now.boot_ms, |time| boot_ms_of(time, now));
-    // Submitted twice, it is one unit.
-    let open = core.ready.get(stored.key).unwrap_or(open);
-    open.set_key(stored.key);
     let after = AttemptKey { unit: stored.key, number: stored.attempt_count };
-    if !core.ready.submission_waits(after, &open, until_ms) {
+    open.set_key(stored.key);
+    let (open, waits) = core.ready.submission_waits(after, open, until_ms);
+    if !waits {
         open.leave(Left::Pending);
     }
     open
 }
 
-/// What is known here of a unit that is being executed; if that is nothing, it is another process's, and is watched.
+/// What is known here of a unit that is being executed; if that is nothing, it is another process's or that of a call under
+/// way, and is watched.
 fn attach(core: &Core, stored: &WorkUnit, open: &Arc<OpenUnit>) -> Arc<OpenUnit> {
     if let Some(own) = core.ready.submission_attaches(stored.key, open) {
         return own;
     }
-    let foreign = Arc::new(OpenUnit::new(stored.id.as_str()));
-    foreign.set_key(stored.key);
-    core.watched.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&foreign));
+    open.set_key(stored.key);
+    core.watched.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(open));
     core.heartbeat.wake();
-    foreign
+    Arc::clone(open)
 }

@@ -148,7 +148,11 @@ fn end(core: &Core, helpers: Helpers, stopping: &Stopping) {
     join(core.ready.ended_threads());
     panics::contain("the supervisor", || {
         core.store_unstored();
-        if let Err(error) = core.repository().end_owner(core.owner()) {
+        let ended = core.repository().end_owner(core.owner()).or_else(|error| match error.is_passing() {
+            true => core.repository().end_owner(core.owner()),
+            false => Err(error),
+        });
+        if let Err(error) = ended {
             log::error!("{}: the end of the pool was not stored: {error}", core.job.id);
             *core.stop_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
         }
