@@ -16,8 +16,6 @@ pub(super) enum Standing {
     Waiting { until_ms: i64 },
     /// Its time has come, and it waits for a place.
     Due,
-    /// It has ended, its callback has not.
-    Reporting,
 }
 
 /// How a unit left the pool.
@@ -67,6 +65,8 @@ pub(super) struct Ledger {
     open: HashMap<UnitKey, Entry>,
     /// Those of the open ones that are due.
     due: BTreeSet<UnitKey>,
+    /// Units that have ended and whose callbacks have not. One that was requeued by its callback may be open again too.
+    reporting: HashMap<UnitKey, Vec<Arc<OpenUnit>>>,
     submitting: HashMap<String, Submission>,
     pub(super) totals: Totals,
 }
@@ -94,30 +94,30 @@ impl Ledger {
     }
 
     pub(super) fn get(&self, key: UnitKey) -> Option<Arc<OpenUnit>> {
-        self.open.get(&key).map(|entry| Arc::clone(&entry.unit))
+        let reporting = || self.reporting.get(&key).and_then(|units| units.last());
+        self.open.get(&key).map(|entry| &entry.unit).or_else(reporting).cloned()
     }
 
-    /// Takes a unit upon the pool, unless it is there already, and says where it stands after an attempt. `false` if
-    /// a later attempt has begun.
+    /// Takes a unit upon the pool, unless it is there already, and says where it stands after an attempt. Returns what those
+    /// who wait for it look at, and whether this is news: it is not if a later attempt has begun.
     pub(super) fn stand(
         &mut self,
         key: UnitKey,
         unit: &Arc<OpenUnit>,
         attempt_number: u32,
         standing: Standing,
-    ) -> bool {
-        if let Some(entry) = self.open.get_mut(&key) {
-            if entry.attempt_number > attempt_number {
-                return false;
-            }
+    ) -> (Arc<OpenUnit>, bool) {
+        let entry = self.open.entry(key).or_insert_with(|| {
+            self.totals.accepted += 1;
+            Entry { unit: Arc::clone(unit), standing, attempt_number }
+        });
+        let is_news = entry.attempt_number <= attempt_number;
+        if is_news {
             entry.standing = standing;
             entry.attempt_number = attempt_number;
-        } else {
-            self.totals.accepted += 1;
-            self.open.insert(key, Entry { unit: Arc::clone(unit), standing, attempt_number });
+            self.due.remove(&key);
         }
-        self.due.remove(&key);
-        true
+        (Arc::clone(&entry.unit), is_news)
     }
 
     /// A unit that waited for its time is due; says whether it was still waiting for that.
@@ -147,11 +147,8 @@ impl Ledger {
     /// Counts how a unit left after an attempt. If it ended, it stays open until its callback has. `None` if it has left
     /// before, or if a later attempt has begun.
     pub(super) fn leave(&mut self, key: UnitKey, attempt_number: u32, left: Left) -> Option<Arc<OpenUnit>> {
-        let entry = self.open.get_mut(&key)?;
-        if entry.standing == Standing::Reporting || entry.attempt_number > attempt_number {
-            return None;
-        }
-        let unit = Arc::clone(&entry.unit);
+        self.open.get(&key).filter(|entry| entry.attempt_number <= attempt_number)?;
+        let unit = self.open.remove(&key)?.unit;
         self.due.remove(&key);
         let total = match left {
             Left::Ended(UnitStatus::Completed) => &mut self.totals.completed,
@@ -162,16 +159,19 @@ impl Ledger {
         };
         *total += 1;
         if matches!(left, Left::Ended(_)) {
-            entry.standing = Standing::Reporting;
-        } else {
-            self.open.remove(&key);
+            self.reporting.entry(key).or_default().push(Arc::clone(&unit));
         }
         Some(unit)
     }
 
     /// A unit's callback has run.
-    pub(super) fn close(&mut self, key: UnitKey) {
-        self.open.remove(&key);
+    pub(super) fn close(&mut self, key: UnitKey, unit: &Arc<OpenUnit>) {
+        if let Some(units) = self.reporting.get_mut(&key) {
+            units.retain(|other| !Arc::ptr_eq(other, unit));
+            if units.is_empty() {
+                self.reporting.remove(&key);
+            }
+        }
     }
 
     /// Everything that waits leaves, because the pool stops.
@@ -191,7 +191,7 @@ impl Ledger {
 
     /// Whether nothing is open.
     pub(super) fn is_empty(&self) -> bool {
-        self.open.is_empty()
+        self.open.is_empty() && self.reporting.is_empty()
     }
 
     /// How many units wait, and how many a worker has.
@@ -204,6 +204,7 @@ impl Ledger {
 
     /// Whether all that is open only waits.
     pub(super) fn is_only_waiting(&self) -> bool {
-        self.open.values().all(|entry| matches!(entry.standing, Standing::Waiting { .. } | Standing::Due))
+        let is_waiting = |entry: &Entry| matches!(entry.standing, Standing::Waiting { .. } | Standing::Due);
+        self.reporting.is_empty() && self.open.values().all(is_waiting)
     }
 }

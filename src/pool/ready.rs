@@ -423,16 +423,22 @@ impl Ready {
         })
     }
 
-    /// The unit was claimed: it runs.
-    pub(super) fn submission_runs(&self, attempt: AttemptKey, unit: &Arc<OpenUnit>) {
+    /// The unit was claimed: it runs. Returns what is known of it: another call may have submitted it before.
+    pub(super) fn submission_runs(&self, attempt: AttemptKey, unit: &Arc<OpenUnit>) -> Arc<OpenUnit> {
         self.change(|state, wake| {
             state.end_submission(unit, wake);
-            state.ledger.stand(attempt.unit, unit, attempt.number, Standing::Running);
-        });
+            state.ledger.stand(attempt.unit, unit, attempt.number, Standing::Running).0
+        })
     }
 
-    /// The unit was stored and waits for its time.
-    pub(super) fn submission_waits(&self, after: AttemptKey, unit: &Arc<OpenUnit>, until_ms: i64) -> bool {
+    /// The unit was stored and waits for its time. Returns what is known of it, and whether it waits here; `false` if the pool
+    /// is stopping, and so it has left.
+    pub(super) fn submission_waits(
+        &self,
+        after: AttemptKey,
+        unit: &Arc<OpenUnit>,
+        until_ms: i64,
+    ) -> (Arc<OpenUnit>, bool) {
         self.change(|state, wake| {
             state.end_submission(unit, wake);
             state.wait_until(after, unit, until_ms, wake)
@@ -471,9 +477,8 @@ impl Ready {
     /// A unit that this pool accepted is claimed: it runs. Units it did not know become its own.
     pub(super) fn claimed(&self, attempt: AttemptKey, unit_id: &str) -> Arc<OpenUnit> {
         self.change(|state, _| {
-            let unit = state.ledger.get(attempt.unit).unwrap_or_else(|| Arc::new(OpenUnit::new(unit_id)));
-            state.ledger.stand(attempt.unit, &unit, attempt.number, Standing::Running);
-            unit
+            let unit = Arc::new(OpenUnit::new(unit_id));
+            state.ledger.stand(attempt.unit, &unit, attempt.number, Standing::Running).0
         })
     }
 
@@ -484,7 +489,7 @@ impl Ready {
 
     /// A unit waits for its time after an attempt; `false` if the pool is stopping, and so it has left.
     pub(super) fn wait_until(&self, after: AttemptKey, unit: &Arc<OpenUnit>, until_ms: i64) -> bool {
-        self.change(|state, wake| state.wait_until(after, unit, until_ms, wake))
+        self.change(|state, wake| state.wait_until(after, unit, until_ms, wake)).1
     }
 
     /// A unit that was due waits once more, if it still is.
@@ -530,9 +535,9 @@ impl Ready {
     }
 
     /// A unit's callback has run.
-    pub(super) fn unit_closes(&self, key: UnitKey) {
+    pub(super) fn unit_closes(&self, key: UnitKey, unit: &Arc<OpenUnit>) {
         self.change(|state, wake| {
-            state.ledger.close(key);
+            state.ledger.close(key, unit);
             wake.settled = true;
             wake.supervisor = state.phase == PoolPhase::Draining;
         });
@@ -659,18 +664,25 @@ impl State {
         self.ledger.end_submission(unit.id())
     }
 
-    fn wait_until(&mut self, after: AttemptKey, unit: &Arc<OpenUnit>, until_ms: i64, wake: &mut Wake) -> bool {
-        if !self.ledger.stand(after.unit, unit, after.number, Standing::Waiting { until_ms }) {
-            return true;
+    fn wait_until(
+        &mut self,
+        after: AttemptKey,
+        unit: &Arc<OpenUnit>,
+        until_ms: i64,
+        wake: &mut Wake,
+    ) -> (Arc<OpenUnit>, bool) {
+        let (unit, is_news) = self.ledger.stand(after.unit, unit, after.number, Standing::Waiting { until_ms });
+        if !is_news {
+            return (unit, true);
         }
         if self.phase != PoolPhase::Running {
             (wake.settled, wake.supervisor) = (true, true);
             self.ledger.leave(after.unit, after.number, Left::Pending);
-            return false;
+            return (unit, false);
         }
         wake.supervisor |= self.timers.set(until_ms, Alarm::Retry(after.unit));
         wake.settled = self.hold.is_some();
-        true
+        (unit, true)
     }
 }
 

@@ -40,7 +40,7 @@ fn tell(core: &Core, report: Report) {
     match report {
         Report::Ended { key, unit, status } => {
             tell_ended(core, &unit, status);
-            core.ready.unit_closes(key);
+            core.ready.unit_closes(key, &unit);
             unit.leave(Left::Ended(status));
         }
         Report::Close { worker_id, execution } => run::close_stuck(core, &worker_id, &execution),

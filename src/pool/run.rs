@@ -112,7 +112,7 @@ pub(super) fn give_up(core: &Core, execution: &Execution) {
         log::error!("unit {}: could not be given back: {error}", execution.claim.unit.id);
     }
     if core.ready.unit_leaves(execution.claim.lease.attempt(), Left::Lost).is_none() {
-        core.ready.unit_closes(execution.claim.lease.unit);
+        core.ready.unit_closes(execution.claim.lease.unit, &execution.unit);
     }
     execution.unit.leave(Left::Lost);
 }
@@ -478,7 +478,7 @@ fn free_then_tell(core: &Core, cell: &WorkerCell, execution: &Execution, must_re
 fn tell_settled(core: &Core, execution: &Execution, settled: Settled) {
     match settled {
         Settled { left: Some(left), .. } => {
-            core.ready.unit_closes(execution.claim.lease.unit);
+            core.ready.unit_closes(execution.claim.lease.unit, &execution.unit);
             execution.unit.leave(left);
         }
         Settled { until_ms, .. } => core.wait_until(execution, until_ms.unwrap_or_else(|| core.now_ms())),

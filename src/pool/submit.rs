@@ -77,13 +77,13 @@ fn submit_to_worker(core: &Arc<Core>, right: Right, unit: &NewUnit) -> Result<Ar
     };
     match submit_surely(core, unit, &cell) {
         Ok(Submitted::Claimed(claim)) => {
-            core.ready.submission_runs(claim.lease.attempt(), &open);
+            let open = core.ready.submission_runs(claim.lease.attempt(), &open);
             core.hand_over(&cell, *claim, &open);
             Ok(open)
         }
         Ok(Submitted::Waiting(stored)) => {
             slot::give_back(core, &cell);
-            Ok(wait_for_its_time(core, &stored, open))
+            Ok(wait_for_its_time(core, &stored, &open))
         }
         Ok(Submitted::Running(stored)) => {
             slot::give_back(core, &cell);
@@ -143,14 +143,14 @@ fn is_lost_here(core: &Core, unit: &WorkUnit) -> bool {
     has_doubts && unit.accepted_by == Some(core.owner()) && core.ready.get(unit.key).is_none()
 }
 
-fn wait_for_its_time(core: &Core, stored: &WorkUnit, open: Arc<OpenUnit>) -> Arc<OpenUnit> {
+fn wait_for_its_time(core: &Core, stored: &WorkUnit, open: &Arc<OpenUnit>) -> Arc<OpenUnit> {
     let now = core.clock.now();
     let until_ms = stored.not_before.map_or(now.boot_ms, |time| boot_ms_of(time, now));
-    // Submitted twice, it is one unit.
-    let open = core.ready.get(stored.key).unwrap_or(open);
-    open.set_key(stored.key);
     let after = AttemptKey { unit: stored.key, number: stored.attempt_count };
-    if !core.ready.submission_waits(after, &open, until_ms) {
+    // Submitted twice, it is one unit.
+    let (open, is_here) = core.ready.submission_waits(after, open, until_ms);
+    open.set_key(stored.key);
+    if !is_here {
         open.leave(Left::Pending);
     }
     open
