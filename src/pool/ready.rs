@@ -168,8 +168,10 @@ impl Ready {
     fn change<T>(&self, section: impl FnOnce(&mut State, &mut Wake) -> T) -> T {
         let mut wake = Wake::default();
         let mut state = self.state.lock();
+        let had_room = state.has_room_for_new();
         let answer = section(&mut state, &mut wake);
-        // Whoever frees a place need not ask who may have it.
+        // Whoever makes room need not ask who may have it.
+        wake.slot |= !had_room && state.has_room_for_new();
         wake.claimer |= wake.slot && !state.ledger.due().is_empty();
         drop(state);
         if wake.all_slots {
