@@ -55,8 +55,12 @@ fn claim_due(core: &Arc<Core>) -> bool {
         }
         Err(error) => {
             log::warn!("{}: what is due could not be claimed: {error}", core.job.id);
-            for cell in cells {
-                slot::give_back(core, &cell);
+            for cell in &cells {
+                if error.is_rejection() {
+                    slot::give_back(core, cell);
+                } else {
+                    slot::dismiss(core, cell);
+                }
             }
             let until_ms = core.in_ms(PAUSE_AFTER_FAILURE);
             for (key, _) in core.ready.due() {

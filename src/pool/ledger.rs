@@ -98,6 +98,16 @@ impl Ledger {
         self.open.get(&key).map(|entry| &entry.unit).or_else(reporting).cloned()
     }
 
+    /// What those share who are submitting a unit of this id.
+    pub(super) fn submitting(&self, id: &str) -> Option<Arc<OpenUnit>> {
+        self.submitting.get(id).map(|submission| Arc::clone(&submission.unit))
+    }
+
+    /// Whether a unit has neither ended nor left.
+    pub(super) fn is_open(&self, key: UnitKey) -> bool {
+        self.open.contains_key(&key)
+    }
+
     /// Takes a unit upon the pool, unless it is there already, and says where it stands after an attempt. Returns what those
     /// who wait for it look at, and whether this is news: it is not if a later attempt has begun.
     pub(super) fn stand(

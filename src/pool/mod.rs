@@ -392,7 +392,7 @@ fn cancel(core: &Core, id: &str, by: &By) -> Result<CancelAnswer, RepositoryErro
         }
         CancelAnswer::Requested | CancelAnswer::AlreadyRequested => {
             let stored = core.repository().unit(core.job.id, id)?;
-            if let Some(token) = core.ready.get(stored.key).and_then(|unit| unit.request_cancel()) {
+            if let Some(token) = core.ready.get_or_submitting(stored.key, id).and_then(|unit| unit.request_cancel()) {
                 token.cancel(CancelReason::Requested);
             }
             let is_it = |execution: &Arc<execution::Execution>| execution.claim.lease.unit == stored.key;

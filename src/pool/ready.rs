@@ -489,9 +489,10 @@ impl Ready {
         self.change(|state, wake| wake.claimer = state.ledger.fall_due(key, now_ms));
     }
 
-    /// A unit waits for its time after an attempt; `false` if the pool is stopping, and so it has left.
+    /// A unit waits for its time after an attempt, unless somebody cancelled it meanwhile; `false` if the pool is stopping,
+    /// and so it has left.
     pub(super) fn wait_until(&self, after: AttemptKey, unit: &Arc<OpenUnit>, until_ms: i64) -> bool {
-        self.change(|state, wake| state.wait_until(after, unit, until_ms, wake)).1
+        self.change(|state, wake| !state.ledger.is_open(after.unit) || state.wait_until(after, unit, until_ms, wake).1)
     }
 
     /// A unit that was due waits once more, if it still is.
@@ -547,6 +548,12 @@ impl Ready {
 
     pub(super) fn get(&self, key: UnitKey) -> Option<Arc<OpenUnit>> {
         self.state.lock().ledger.get(key)
+    }
+
+    /// The same, or what a call shares that is about to submit the unit.
+    pub(super) fn get_or_submitting(&self, key: UnitKey, id: &str) -> Option<Arc<OpenUnit>> {
+        let state = self.state.lock();
+        state.ledger.get(key).or_else(|| state.ledger.submitting(id))
     }
 
     // Workers. These are called while the worker's own lock is held.

@@ -229,6 +229,11 @@ impl WorkerCell {
         load
     }
 
+    /// A claim for it may have been stored of which nobody knows.
+    pub(super) fn doubt(&self) {
+        self.state.lock().has_row = true;
+    }
+
     /// It was idle, and is to end.
     pub(super) fn retire(&self) {
         let mut state = self.state.lock();

@@ -191,7 +191,7 @@ fn end_at_start(core: &Core, execution: &Execution, rendered: Option<&str>) -> O
     }
     let mut beginning = Beginning::default().provenance(core.provenance.clone());
     beginning.rendered_prompt = rendered.map(str::to_owned);
-    match store(core, execution, || core.repository().start(&execution.claim.lease, &beginning)) {
+    match patiently(core, &execution.claim.unit.id, || core.repository().start(&execution.claim.lease, &beginning)) {
         Ok(()) => None,
         Err(RepositoryError::Stale { .. }) => Some(End::new(How::Lost)),
         Err(error) => Some(release(&format!("its start could not be stored: {error}"))),
@@ -318,7 +318,7 @@ fn report_of(ending: Ending, result: &WorkResult, captured: &Captured) -> Attemp
 /// Stores the end of an attempt. What the repository refuses to take is stored without, rather than not at all.
 fn finish(core: &Core, execution: &Execution, mut report: AttemptReport) -> Result<Closed, RepositoryError> {
     let lease = &execution.claim.lease;
-    let finished = store(core, execution, || core.repository().finish(lease, &report));
+    let finished = patiently(core, &execution.claim.unit.id, || core.repository().finish(lease, &report));
     let Err(RepositoryError::Invalid(problem)) = finished else { return finished };
     log::error!("unit {}: its result cannot be stored: {problem}", lease.unit_id);
     let failure = Failure::new(FailureKind::EXECUTOR, format!("the result cannot be stored: {problem}"));
@@ -326,7 +326,7 @@ fn finish(core: &Core, execution: &Execution, mut report: AttemptReport) -> Resu
     (report.result, report.output) = (None, None);
     report.output_files.clear();
     report.charges.clear();
-    store(core, execution, || core.repository().finish(lease, &report))
+    patiently(core, &execution.claim.unit.id, || core.repository().finish(lease, &report))
 }
 
 /// Gives a unit back, and keeps what the attempt used and which session it had.
@@ -341,19 +341,19 @@ fn give_back(
     let progress =
         Progress { session_id: captured.session_id.clone(), charges: captured.charges.clone(), ..Progress::default() };
     if progress != Progress::default() {
-        match store(core, execution, || core.repository().progress(lease, &progress)) {
+        match patiently(core, &execution.claim.unit.id, || core.repository().progress(lease, &progress)) {
             Err(error @ RepositoryError::Stale { .. }) => return Err(error),
             Err(error) => log::warn!("unit {}: what it used was not stored: {error}", lease.unit_id),
             Ok(()) => {}
         }
     }
-    store(core, execution, || core.repository().release(lease, after, reason))
+    patiently(core, &execution.claim.unit.id, || core.repository().release(lease, after, reason))
 }
 
 /// Repeats a call while the storage fails: an answer that was paid for is not dropped because a disk hiccupped.
-fn store<T>(
+pub(super) fn patiently<T>(
     core: &Core,
-    execution: &Execution,
+    unit_id: impl std::fmt::Display,
     mut call: impl FnMut() -> Result<T, RepositoryError>,
 ) -> Result<T, RepositoryError> {
     let began = Instant::now();
@@ -366,7 +366,7 @@ fn store<T>(
         if began.elapsed() + pause > STORE_PATIENCE || core.ready.stop_mode() == Some(Stop::Now) {
             return Err(error);
         }
-        log::warn!("unit {}: the storage failed, trying again: {error}", execution.claim.unit.id);
+        log::warn!("unit {unit_id}: the storage failed, trying again: {error}");
         std::thread::sleep(pause);
         pause = (pause * 2).min(STORE_PAUSE_LONGEST);
     }
@@ -382,7 +382,7 @@ fn report_late(core: &Core, execution: &Execution, end: End) {
 }
 
 fn store_late(core: &Core, execution: &Execution, report: &AttemptReport) {
-    match core.repository().finish(&execution.claim.lease, report) {
+    match patiently(core, &execution.claim.unit.id, || core.repository().finish(&execution.claim.lease, report)) {
         Err(RepositoryError::Stale { .. }) => log::info!("unit {}: a late result was kept", execution.claim.unit.id),
         Ok(_) => log::warn!("unit {}: a late result came before the end was stored", execution.claim.unit.id),
         Err(error) => log::warn!("unit {}: a late result was not kept: {error}", execution.claim.unit.id),
@@ -460,7 +460,7 @@ fn call_back(core: &Core, execution: &Execution, result: &WorkResult, status: Un
         return;
     }
     let lease = &execution.claim.lease;
-    match core.repository().unit(lease.job_id, lease.unit_id.as_str()) {
+    match patiently(core, &lease.unit_id, || core.repository().unit(lease.job_id, lease.unit_id.as_str())) {
         Ok(unit) if unit.status == status => core.callbacks.unit_ended(&unit, result),
         // Somebody has requeued it already: what it was is in the journal.
         Ok(unit) => log::warn!("unit {}: no callback for {status}, it is {} by now", lease.unit_id, unit.status),

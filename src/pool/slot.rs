@@ -153,6 +153,13 @@ pub(super) fn give_back(core: &Core, cell: &WorkerCell) {
     }
 }
 
+/// Ends a worker that may hold a unit of which nobody here knows, which gives that back.
+pub(super) fn dismiss(core: &Core, cell: &WorkerCell) {
+    cell.doubt();
+    cell.settle(&core.ready, true);
+    cell.retire();
+}
+
 /// Frees a worker's place, on its own thread.
 pub(super) fn free(core: &Core, cell: &WorkerCell, must_retire: bool) -> Ran {
     match cell.settle(&core.ready, must_retire) {

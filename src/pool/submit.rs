@@ -95,7 +95,11 @@ fn submit_to_worker(core: &Arc<Core>, right: Right, unit: &NewUnit) -> Result<Ar
             Ok(Arc::new(OpenUnit::with_left(stored.id.as_str(), stored.key, Left::Ended(stored.status))))
         }
         Err(error) => {
-            slot::give_back(core, &cell);
+            if error.is_rejection() {
+                slot::give_back(core, &cell);
+            } else {
+                slot::dismiss(core, &cell);
+            }
             core.ready.submission_ends(&open);
             Err(Refusal::Repository(error))
         }
@@ -158,12 +162,13 @@ fn wait_for_its_time(core: &Core, stored: &WorkUnit, open: &Arc<OpenUnit>) -> Ar
 
 /// What is known here of a unit that is being executed; if that is nothing, it is another process's, and is watched.
 fn attach(core: &Core, stored: &WorkUnit, open: &Arc<OpenUnit>) -> Arc<OpenUnit> {
+    let foreign = Arc::new(OpenUnit::new(stored.id.as_str()));
+    foreign.set_key(stored.key);
+    // Watched before the submission ends, and with it what keeps a stopping pool.
+    core.watched.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&foreign));
     if let Some(own) = core.ready.submission_attaches(stored.key, open) {
         return own;
     }
-    let foreign = Arc::new(OpenUnit::new(stored.id.as_str()));
-    foreign.set_key(stored.key);
-    core.watched.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&foreign));
     core.heartbeat.wake();
     foreign
 }
