@@ -9,6 +9,7 @@ mod damage;
 mod exact;
 mod faulty;
 mod memory;
+mod pool;
 mod property;
 mod storage;
 mod support;
