@@ -33,6 +33,7 @@ pub(super) fn serve(core: &Arc<Core>) {
         let next_ms = if is_watching { beat.next_ms.min(beat.watch_ms) } else { beat.next_ms };
         core.heartbeat.wait(Some(supervisor::until(core, next_ms)));
     }
+    stop_watching(core);
 }
 
 struct Beat {
@@ -111,17 +112,31 @@ fn executing(core: &Core) -> Vec<(Arc<WorkerCell>, Arc<Execution>)> {
     cells.into_iter().filter_map(|cell| cell.executing().map(|execution| (cell, execution))).collect()
 }
 
-/// Takes back what the dead were holding. Those units wait for whoever submits or pulls them.
+/// Takes back what the dead were holding. Those units wait for whoever submits or pulls them. What ended by it and is
+/// this pool's own, such as a unit that waited too long, is told.
 pub(super) fn sweep(core: &Core) {
     if core.ready.phase() == PoolPhase::Draining {
         return;
     }
     match core.repository().expire(SWEEP_LIMIT) {
         Ok(swept) if !swept.is_empty() => {
-            log::info!("{}: {} leases of the dead were taken back", core.job.id, swept.len());
+            log::info!("{}: {} units that nobody looked after were taken back", core.job.id, swept.len());
+            for swept in swept.iter().filter(|swept| swept.job_id == core.job.id && swept.status.is_terminal()) {
+                super::claimer::ended(core, swept.unit, swept.status);
+            }
         }
         Ok(_) => {}
         Err(error) => log::warn!("{}: leases of the dead were not taken back: {error}", core.job.id),
+    }
+}
+
+/// Nobody looks any more: those who still wait are told.
+fn stop_watching(core: &Core) {
+    look_at_watched(core);
+    for unit in std::mem::take(&mut *core.watched.lock().unwrap_or_else(PoisonError::into_inner)) {
+        if let Some(unit) = unit.upgrade() {
+            unit.leave(Left::Lost);
+        }
     }
 }
 

@@ -279,7 +279,7 @@ impl WorkerCell {
         state.thread.take()
     }
 
-    /// The repository may know it.
+    /// The repository may know it, by a claim of which nobody here knows.
     pub(super) fn note_row(&self) {
         self.state.lock().has_row = true;
     }

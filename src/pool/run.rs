@@ -195,7 +195,7 @@ fn end_at_start(core: &Core, execution: &Execution, rendered: Option<&str>) -> O
     }
     let mut beginning = Beginning::default().provenance(core.provenance.clone());
     beginning.rendered_prompt = rendered.map(str::to_owned);
-    match store(core, execution, || core.repository().start(&execution.claim.lease, &beginning)) {
+    match patiently(core, &execution.claim.unit.id, || core.repository().start(&execution.claim.lease, &beginning)) {
         Ok(()) => None,
         Err(RepositoryError::Stale { .. }) => Some(End::new(How::Lost)),
         Err(error) => Some(release(&format!("its start could not be stored: {error}"))),
@@ -336,7 +336,7 @@ fn report_of(ending: Ending, result: &WorkResult, captured: &Captured) -> Attemp
 /// Stores the end of an attempt. What the repository refuses to take is stored without, rather than not at all.
 fn finish(core: &Core, execution: &Execution, mut report: AttemptReport) -> Result<Closed, RepositoryError> {
     let lease = &execution.claim.lease;
-    let finished = store(core, execution, || core.repository().finish(lease, &report));
+    let finished = patiently(core, &execution.claim.unit.id, || core.repository().finish(lease, &report));
     let problem = match finished {
         Err(RepositoryError::Invalid(problem)) => problem,
         Err(error) if !error.is_rejection() => {
@@ -351,7 +351,7 @@ fn finish(core: &Core, execution: &Execution, mut report: AttemptReport) -> Resu
     (report.result, report.output) = (None, None);
     report.output_files.clear();
     report.charges.clear();
-    store(core, execution, || core.repository().finish(lease, &report))
+    patiently(core, &execution.claim.unit.id, || core.repository().finish(lease, &report))
 }
 
 /// Gives a unit back, and keeps what the attempt used and which session it had.
@@ -366,13 +366,13 @@ fn give_back(
     let progress =
         Progress { session_id: captured.session_id.clone(), charges: captured.charges.clone(), ..Progress::default() };
     if progress != Progress::default() {
-        match store(core, execution, || core.repository().progress(lease, &progress)) {
+        match patiently(core, &execution.claim.unit.id, || core.repository().progress(lease, &progress)) {
             Err(error @ RepositoryError::Stale { .. }) => return Err(error),
             Err(error) => log::warn!("unit {}: what it used was not stored: {error}", lease.unit_id),
             Ok(()) => {}
         }
     }
-    store(core, execution, || core.repository().release(lease, after, reason)).inspect_err(|error| {
+    patiently(core, &execution.claim.unit.id, || core.repository().release(lease, after, reason)).inspect_err(|error| {
         if !error.is_rejection() {
             // To end an attempt as cancelled that nobody cancelled is to give it back.
             core.keep_for_later(lease, AttemptReport::cancelled());
@@ -381,9 +381,9 @@ fn give_back(
 }
 
 /// Repeats a call while the storage fails: an answer that was paid for is not dropped because a disk hiccupped.
-fn store<T>(
+pub(super) fn patiently<T>(
     core: &Core,
-    execution: &Execution,
+    unit_id: impl std::fmt::Display,
     mut call: impl FnMut() -> Result<T, RepositoryError>,
 ) -> Result<T, RepositoryError> {
     let began = Instant::now();
@@ -396,7 +396,7 @@ fn store<T>(
         if began.elapsed() + pause > STORE_PATIENCE || core.ready.stop_mode() == Some(Stop::Now) {
             return Err(error);
         }
-        log::warn!("unit {}: the storage failed, trying again: {error}", execution.claim.unit.id);
+        log::warn!("unit {unit_id}: the storage failed, trying again: {error}");
         std::thread::sleep(pause);
         pause = (pause * 2).min(STORE_PAUSE_LONGEST);
     }
@@ -419,7 +419,7 @@ fn report_late(core: &Core, execution: &Execution, end: End) -> ComeBack {
 }
 
 fn store_late(core: &Core, execution: &Execution, report: &AttemptReport) {
-    match core.repository().finish(&execution.claim.lease, report) {
+    match patiently(core, &execution.claim.unit.id, || core.repository().finish(&execution.claim.lease, report)) {
         Err(RepositoryError::Stale { .. }) => log::info!("unit {}: a late result was kept", execution.claim.unit.id),
         Ok(_) => log::warn!("unit {}: a late result came before the end was stored", execution.claim.unit.id),
         Err(error) => log::warn!("unit {}: a late result was not kept: {error}", execution.claim.unit.id),
@@ -497,7 +497,7 @@ fn call_back(core: &Core, execution: &Execution, result: &WorkResult, status: Un
         return;
     }
     let lease = &execution.claim.lease;
-    match core.repository().unit(lease.job_id, lease.unit_id.as_str()) {
+    match patiently(core, &lease.unit_id, || core.repository().unit(lease.job_id, lease.unit_id.as_str())) {
         Ok(unit) if unit.status == status => core.callbacks.unit_ended(&unit, result),
         // Somebody has requeued it already: what it was is in the journal.
         Ok(unit) => log::warn!("unit {}: no callback for {status}, it is {} by now", lease.unit_id, unit.status),

@@ -159,11 +159,12 @@ fn wait_for_its_time(core: &Core, stored: &WorkUnit, open: &Arc<OpenUnit>) -> Ar
 /// What is known here of a unit that is being executed; if that is nothing, it is another process's or that of a call under
 /// way, and is watched.
 fn attach(core: &Core, stored: &WorkUnit, open: &Arc<OpenUnit>) -> Arc<OpenUnit> {
+    open.set_key(stored.key);
+    // Watched before the submission ends, and with it what keeps a stopping pool.
+    core.watched.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(open));
     if let Some(own) = core.ready.submission_attaches(stored.key, open) {
         return own;
     }
-    open.set_key(stored.key);
-    core.watched.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(open));
     core.heartbeat.wake();
     Arc::clone(open)
 }

@@ -10,6 +10,7 @@ mod exact;
 mod examples;
 mod faulty;
 mod memory;
+mod pool;
 mod pool_crash;
 mod pool_races;
 mod pool_stress;
