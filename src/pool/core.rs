@@ -53,8 +53,6 @@ pub(super) struct Core {
     pub(super) doubts: Mutex<Vec<i64>>,
     /// Ends of attempts that could not be stored, to be tried again. What does not fit is executed again.
     unstored: Mutex<Vec<(Lease, AttemptReport)>>,
-    /// Units of other processes that somebody here waits for.
-    pub(super) watched: Mutex<Vec<std::sync::Weak<OpenUnit>>>,
     is_ending: AtomicBool,
     started: OnceLock<Instant>,
     elapsed: OnceLock<Duration>,
@@ -84,7 +82,6 @@ impl Core {
             runs: AtomicU64::new(0),
             doubts: Mutex::default(),
             unstored: Mutex::default(),
-            watched: Mutex::default(),
             is_ending: AtomicBool::new(false),
             started: OnceLock::new(),
             elapsed: OnceLock::new(),

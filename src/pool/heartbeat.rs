@@ -3,12 +3,13 @@
 //! If it cannot renew in time it stops the pool's executions itself, before anybody else may begin the same units.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::core::Core;
 use super::execution::Execution;
 use super::ledger::Left;
+use super::open_unit::OpenUnit;
 use super::ready::Stop;
 use super::registry::WorkerCell;
 use super::stats::PoolPhase;
@@ -16,7 +17,7 @@ use super::{panics, supervisor};
 use crate::error::RepositoryError;
 use crate::executor::CancelReason;
 use crate::lease::Held;
-use crate::unit::UnitStatus;
+use crate::unit::{UnitKey, UnitStatus};
 
 /// How often a unit is looked at that another process executes and somebody here waits for.
 const WATCH_EVERY: Duration = Duration::from_secs(5);
@@ -29,8 +30,7 @@ pub(super) fn serve(core: &Arc<Core>) {
     let mut beat = Beat { renewed_at_ms: core.now_ms(), next_ms: core.in_ms(core.settings.heartbeat), watch_ms: 0 };
     while !core.is_ending() {
         panics::contain("the heartbeat", || beat.go(core));
-        let is_watching = !core.watched.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
-        let next_ms = if is_watching { beat.next_ms.min(beat.watch_ms) } else { beat.next_ms };
+        let next_ms = if !core.ready.watched().is_empty() { beat.next_ms.min(beat.watch_ms) } else { beat.next_ms };
         core.heartbeat.wait(Some(supervisor::until(core, next_ms)));
     }
     stop_watching(core);
@@ -130,32 +130,33 @@ pub(super) fn sweep(core: &Core) {
     }
 }
 
-/// Nobody looks any more: those who still wait are told.
-fn stop_watching(core: &Core) {
-    look_at_watched(core);
-    for unit in std::mem::take(&mut *core.watched.lock().unwrap_or_else(PoisonError::into_inner)) {
-        if let Some(unit) = unit.upgrade() {
-            unit.leave(Left::Lost);
-        }
+/// Looks at units that others execute and somebody here waits for.
+fn look_at_watched(core: &Core) {
+    for (key, unit) in core.ready.watched() {
+        let left = match core.repository().unit(core.job.id, unit.id()) {
+            Ok(stored) if stored.status.is_terminal() => Left::Ended(stored.status),
+            Ok(stored) if stored.status == UnitStatus::Pending && stored.accepted_by.is_none() => Left::Pending,
+            Ok(_) => continue,
+            Err(error) => {
+                log::warn!("unit {}: could not be looked at: {error}", unit.id());
+                continue;
+            }
+        };
+        tell_watched(core, key, &unit, left);
     }
 }
 
-/// Looks at units that other processes execute and somebody here waits for.
-fn look_at_watched(core: &Core) {
-    let watched = core.watched.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    for unit in watched.iter().filter_map(std::sync::Weak::upgrade) {
-        match core.repository().unit(core.job.id, unit.id()) {
-            // It is this pool's after all, which tells of it.
-            Ok(stored) if core.ready.get(stored.key).is_some() => {}
-            Ok(stored) if stored.status.is_terminal() => unit.leave(Left::Ended(stored.status)),
-            Ok(stored) if stored.status == UnitStatus::Pending && stored.accepted_by.is_none() => {
-                unit.leave(Left::Pending);
-            }
-            Ok(_) => {}
-            Err(error) => log::warn!("unit {}: could not be looked at: {error}", unit.id()),
-        }
+/// Nobody looks any more: those who still wait are told.
+fn stop_watching(core: &Core) {
+    look_at_watched(core);
+    for (key, unit) in core.ready.watched() {
+        tell_watched(core, key, &unit, Left::Lost);
     }
-    let is_open =
-        |unit: &std::sync::Weak<super::open_unit::OpenUnit>| unit.upgrade().is_some_and(|unit| unit.left().is_none());
-    core.watched.lock().unwrap_or_else(PoisonError::into_inner).retain(is_open);
+}
+
+/// Tells those who wait for another's unit, unless it has become this pool's meanwhile.
+fn tell_watched(core: &Core, key: UnitKey, unit: &OpenUnit, left: Left) {
+    if core.ready.unwatch(key) {
+        unit.leave(left);
+    }
 }

@@ -1,7 +1,7 @@
 //! The units that a pool took upon itself, and what became of them. Plain data under the ready lock.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use super::open_unit::OpenUnit;
 use crate::money::{Charge, Cost, Tokens};
@@ -68,6 +68,8 @@ pub(super) struct Ledger {
     /// Units that have ended and whose callbacks have not. One that was requeued by its callback may be open again too.
     reporting: HashMap<UnitKey, Vec<Arc<OpenUnit>>>,
     submitting: HashMap<String, Submission>,
+    /// Units that others execute and somebody here waits for.
+    watched: HashMap<UnitKey, Weak<OpenUnit>>,
     pub(super) totals: Totals,
 }
 
@@ -119,7 +121,9 @@ impl Ledger {
     ) -> Arc<OpenUnit> {
         let entry = self.open.entry(key).or_insert_with(|| {
             self.totals.accepted += 1;
-            Entry { unit: Arc::clone(unit), standing, attempt_number }
+            // What was another's, and waited for, is this pool's now.
+            let watched = self.watched.remove(&key).and_then(|watched| watched.upgrade());
+            Entry { unit: watched.unwrap_or_else(|| Arc::clone(unit)), standing, attempt_number }
         });
         if entry.attempt_number <= attempt_number {
             entry.standing = standing;
@@ -135,6 +139,27 @@ impl Ledger {
             |entry: &&mut Entry| entry.standing == Standing::Running && entry.attempt_number == attempt_number;
         let entry = self.open.get_mut(&key).filter(is_of_attempt);
         entry.map(|entry| entry.standing = Standing::Waiting { until_ms }).is_some()
+    }
+
+    /// What is known here of a unit that is being executed; if it is another's, it is watched from now on.
+    pub(super) fn attach(&mut self, key: UnitKey, unit: &Arc<OpenUnit>) -> Arc<OpenUnit> {
+        let watched = || self.watched.get(&key).and_then(Weak::upgrade);
+        if let Some(known) = self.get(key).or_else(watched) {
+            return known;
+        }
+        self.watched.insert(key, Arc::downgrade(unit));
+        Arc::clone(unit)
+    }
+
+    /// The units that others execute and somebody here still waits for.
+    pub(super) fn watched(&mut self) -> Vec<(UnitKey, Arc<OpenUnit>)> {
+        self.watched.retain(|_, unit| unit.strong_count() > 0);
+        self.watched.iter().filter_map(|(&key, unit)| Some((key, unit.upgrade()?))).collect()
+    }
+
+    /// A unit need not be watched any more; says whether it was.
+    pub(super) fn unwatch(&mut self, key: UnitKey) -> bool {
+        self.watched.remove(&key).is_some()
     }
 
     /// A unit that waited for its time is due; says whether it was still waiting for that.

@@ -455,12 +455,22 @@ impl Ready {
         })
     }
 
-    /// The unit runs already. Returns it if it is this pool's.
-    pub(super) fn submission_attaches(&self, key: UnitKey, unit: &Arc<OpenUnit>) -> Option<Arc<OpenUnit>> {
+    /// The unit runs already. Returns what is known of it here; if it is another's, it is watched.
+    pub(super) fn submission_attaches(&self, key: UnitKey, unit: &Arc<OpenUnit>) -> Arc<OpenUnit> {
         self.change(|state, wake| {
             state.end_submission(unit, wake);
-            state.ledger.get(key)
+            state.ledger.attach(key, unit)
         })
+    }
+
+    /// The units that others execute and somebody here waits for.
+    pub(super) fn watched(&self) -> Vec<(UnitKey, Arc<OpenUnit>)> {
+        self.state.lock().ledger.watched()
+    }
+
+    /// A unit need not be watched any more; says whether it was.
+    pub(super) fn unwatch(&self, key: UnitKey) -> bool {
+        self.state.lock().ledger.unwatch(key)
     }
 
     /// Nothing came of it.

@@ -37,8 +37,8 @@ fn tell(core: &Core, report: Report) {
     match report {
         Report::Ended { key, unit, status } => {
             tell_ended(core, &unit, status);
-            core.ready.unit_closes(key, &unit);
             unit.leave(Left::Ended(status));
+            core.ready.unit_closes(key, &unit);
         }
         Report::Close { cell, execution } => run::close_stuck(core, &cell, &execution),
         Report::Quit => {}

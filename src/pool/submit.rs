@@ -87,7 +87,10 @@ fn submit_to_worker(core: &Arc<Core>, right: Right, unit: &NewUnit) -> Result<Ar
         }
         Ok(Submitted::Running(stored)) => {
             slot::give_back(core, &cell);
-            Ok(attach(core, &stored, &open))
+            open.set_key(stored.key);
+            let open = core.ready.submission_attaches(stored.key, &open);
+            core.heartbeat.wake();
+            Ok(open)
         }
         Ok(Submitted::Finished(stored)) => {
             slot::give_back(core, &cell);
@@ -154,17 +157,4 @@ fn wait_for_its_time(core: &Core, stored: &WorkUnit, open: &Arc<OpenUnit>) -> Ar
         open.leave(Left::Pending);
     }
     open
-}
-
-/// What is known here of a unit that is being executed; if that is nothing, it is another process's or that of a call under
-/// way, and is watched.
-fn attach(core: &Core, stored: &WorkUnit, open: &Arc<OpenUnit>) -> Arc<OpenUnit> {
-    open.set_key(stored.key);
-    // Watched before the submission ends, and with it what keeps a stopping pool.
-    core.watched.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(open));
-    if let Some(own) = core.ready.submission_attaches(stored.key, open) {
-        return own;
-    }
-    core.heartbeat.wake();
-    Arc::clone(open)
 }
