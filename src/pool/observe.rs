@@ -153,6 +153,8 @@ impl std::fmt::Debug for Callbacks {
 fn guarded(what: &str, call: impl FnOnce()) {
     assert_none_held();
     if let Err(payload) = catch_unwind(AssertUnwindSafe(call)) {
-        log::error!("{what} panicked: {}", panics::describe(payload));
+        // Not within the macro, which looks at nothing where nobody logs.
+        let message = panics::describe(payload);
+        log::error!("{what} panicked: {message}");
     }
 }
