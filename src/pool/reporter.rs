@@ -27,14 +27,16 @@ pub(super) fn serve(core: &Core) {
     inside::enter(core.number);
     while let Ok(report) = core.reports.1.recv() {
         if matches!(report, Report::Quit) {
-            return;
+            break;
         }
         let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| tell(core, report)));
         if let Err(payload) = told {
             let message = panics::describe(payload);
             log::error!("the reporter panicked: {message}");
         }
+        core.ready.report_told();
     }
+    core.ready.reporter_ends();
 }
 
 fn tell(core: &Core, report: Report) {

@@ -55,9 +55,7 @@ pub(super) fn replace(core: &Arc<Core>, cell: &Arc<WorkerCell>, run: u64) {
 
 /// The reporter brings an attempt to its end that has no thread to do it.
 fn close_elsewhere(core: &Core, cell: &Arc<WorkerCell>, execution: Arc<Execution>) {
-    let report = super::reporter::Report::Close { worker_id: cell.id.clone(), execution };
-    // The reporter holds the other end for as long as the pool lives.
-    let _ = core.reports.0.send(report);
+    core.report(super::reporter::Report::Close { worker_id: cell.id.clone(), execution });
 }
 
 fn spawn(

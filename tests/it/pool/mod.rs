@@ -15,7 +15,9 @@ mod settings;
 mod slots;
 mod stage;
 mod starting;
+mod stopping;
 mod submit;
+mod threads;
 
 use std::io::Write;
 use std::sync::Arc;
