@@ -129,7 +129,6 @@ fn look_after_the_rest(core: &Core) {
 pub(super) fn ended(core: &Core, key: UnitKey, status: UnitStatus) {
     let after = AttemptKey { unit: key, number: u32::MAX };
     if let Some(unit) = core.ready.unit_leaves(after, Left::Ended(status)) {
-        // The reporter holds the other end for as long as the pool lives.
-        let _ = core.reports.0.send(Report::Ended { key, unit, status });
+        core.report(Report::Ended { key, unit, status });
     }
 }

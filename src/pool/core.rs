@@ -146,6 +146,13 @@ impl Core {
         let _ = self.reports.0.send(Report::Quit);
     }
 
+    /// Lets the reporter tell something.
+    pub(super) fn report(&self, report: Report) {
+        self.ready.report_sent();
+        // The reporter holds the other end for as long as the pool lives.
+        let _ = self.reports.0.send(report);
+    }
+
     pub(super) fn stop_clock(&self) {
         self.elapsed.get_or_init(|| self.started.get().map(Instant::elapsed).unwrap_or_default());
     }

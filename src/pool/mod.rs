@@ -33,6 +33,7 @@ mod execution;
 mod follow;
 mod handle;
 mod heartbeat;
+mod inbox;
 mod inside;
 mod ledger;
 mod lock;

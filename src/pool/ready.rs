@@ -98,6 +98,9 @@ struct State {
     ended_threads: Vec<JoinHandle<()>>,
     /// Calls of user threads that may still bring a unit.
     submissions: usize,
+    /// Reports that the reporter has not told yet.
+    reports: usize,
+    is_reporter_left_behind: bool,
 }
 
 impl State {
@@ -159,6 +162,8 @@ impl Ready {
             abandoned: 0,
             ended_threads: Vec::new(),
             submissions: 0,
+            reports: 0,
+            is_reporter_left_behind: false,
         };
         Ready {
             state: Ranked::new(Rank::Ready, state),
@@ -615,6 +620,30 @@ impl Ready {
     /// A thread that was left behind has come back.
     pub(super) fn returned(&self) {
         self.state.lock().abandoned -= 1;
+    }
+
+    /// The reporter gets something to tell.
+    pub(super) fn report_sent(&self) {
+        self.state.lock().reports += 1;
+    }
+
+    /// The reporter has told it.
+    pub(super) fn report_told(&self) {
+        self.state.lock().reports -= 1;
+    }
+
+    /// Leaves the reporter behind if it still has something to tell; says whether it has.
+    pub(super) fn leave_reporter_behind(&self) -> bool {
+        let mut state = self.state.lock();
+        state.is_reporter_left_behind = state.reports > 0;
+        state.abandoned += usize::from(state.is_reporter_left_behind);
+        state.is_reporter_left_behind
+    }
+
+    /// The reporter has told everything.
+    pub(super) fn reporter_ends(&self) {
+        let mut state = self.state.lock();
+        state.abandoned -= usize::from(std::mem::take(&mut state.is_reporter_left_behind));
     }
 
     /// A worker that was taken has ended: another one for its place.

@@ -27,10 +27,12 @@ pub(super) fn serve(core: &Core) {
     inside::enter(core.number);
     while let Ok(report) = core.reports.1.recv() {
         if matches!(report, Report::Quit) {
-            return;
+            break;
         }
         panics::contain("the reporter", || tell(core, report));
+        core.ready.report_told();
     }
+    core.ready.reporter_ends();
 }
 
 fn tell(core: &Core, report: Report) {

@@ -5,13 +5,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
 
-use crossbeam_channel::{Receiver, bounded};
-
 use super::capacity::{Load, WorkerNumber};
 use super::core::Core;
 use super::execution::Execution;
+use super::inbox::{Inbox, Task};
 use super::lock::assert_none_held;
-use super::registry::{Abandoned, Task, WorkerCell};
+use super::registry::{Abandoned, WorkerCell};
+use super::reporter::Report;
 use super::run::{self, Ran};
 use super::{inside, panics};
 use crate::error::RepositoryError;
@@ -22,8 +22,8 @@ const STACK_BYTES: usize = 2 * 1024 * 1024;
 
 /// Starts a worker that is about to get a unit.
 pub(super) fn start(core: &Arc<Core>, number: WorkerNumber) -> io::Result<Arc<WorkerCell>> {
-    let (sender, inbox) = bounded(1);
-    let cell = Arc::new(WorkerCell::new(number, sender));
+    let inbox = Inbox::new();
+    let cell = Arc::new(WorkerCell::new(number, inbox.clone()));
     core.registry.add(Arc::clone(&cell));
     match spawn(core, &cell, 0, inbox, None) {
         Ok(()) => Ok(cell),
@@ -37,8 +37,8 @@ pub(super) fn start(core: &Arc<Core>, number: WorkerNumber) -> io::Result<Arc<Wo
 
 /// Leaves the thread of a worker behind that does not come back from its executor, and lets another one go on in its place.
 pub(super) fn replace(core: &Arc<Core>, cell: &Arc<WorkerCell>, run: u64) {
-    let (sender, inbox) = bounded(1);
-    let (abandoned, execution) = cell.abandon(&core.ready, run, core.settings.max_abandoned(), || sender);
+    let inbox = Inbox::new();
+    let (abandoned, execution) = cell.abandon(&core.ready, run, core.settings.max_abandoned(), &inbox);
     let Some(execution) = execution else { return };
     match abandoned {
         Abandoned::No => {}
@@ -56,16 +56,14 @@ pub(super) fn replace(core: &Arc<Core>, cell: &Arc<WorkerCell>, run: u64) {
 
 /// The reporter brings an attempt to its end that has no thread to do it.
 fn close_elsewhere(core: &Core, cell: &Arc<WorkerCell>, execution: Arc<Execution>) {
-    let report = super::reporter::Report::Close { cell: Arc::clone(cell), execution };
-    // The reporter holds the other end for as long as the pool lives.
-    let _ = core.reports.0.send(report);
+    core.report(Report::Close { cell: Arc::clone(cell), execution });
 }
 
 fn spawn(
     core: &Arc<Core>,
     cell: &Arc<WorkerCell>,
     generation: u64,
-    inbox: Receiver<Task>,
+    inbox: Inbox,
     first: Option<Task>,
 ) -> io::Result<()> {
     assert_none_held();
@@ -80,12 +78,12 @@ fn spawn(
 }
 
 /// The life of a slot's thread.
-fn serve(core: &Arc<Core>, cell: &Arc<WorkerCell>, generation: u64, inbox: &Receiver<Task>, first: Option<Task>) {
+fn serve(core: &Arc<Core>, cell: &Arc<WorkerCell>, generation: u64, inbox: &Inbox, first: Option<Task>) {
     inside::enter(core.number);
-    let mut next = first;
-    while let Some(task) = next.take().or_else(|| inbox.recv().ok()) {
+    let mut task = first.unwrap_or_else(|| inbox.take());
+    loop {
         match perform(core, cell, generation, task) {
-            Ran::Idle => {}
+            Ran::Idle => task = inbox.take(),
             Ran::Retiring => break,
             // Another thread is this worker now.
             Ran::Replaced => return,
@@ -110,7 +108,8 @@ fn perform(core: &Arc<Core>, cell: &Arc<WorkerCell>, generation: u64, task: Task
         Task::Quit => Ran::Retiring,
     }));
     performed.unwrap_or_else(|payload| {
-        log::error!("worker {} panicked outside of its executor: {}", cell.id, panics::describe(payload));
+        let message = panics::describe(payload);
+        log::error!("worker {} panicked outside of its executor: {message}", cell.id);
         if let Some(execution) = execution {
             run::give_up(core, &execution);
         }

@@ -136,14 +136,11 @@ impl Stopping {
 
 /// The last steps: nobody works any more.
 fn end(core: &Core, helpers: Helpers, stopping: &Stopping) {
-    let is_reporting = core.ready.stop_state().is_some_and(|state| state.has_open_units);
     core.end_helpers();
     join([helpers.claimer, helpers.heartbeat]);
-    // A callback that does not return keeps the reporter for ever.
-    if !(stopping.is_grace_over && is_reporting) {
+    // A callback that does not return would keep the reporter for ever.
+    if !(stopping.is_grace_over && core.ready.leave_reporter_behind()) {
         join([helpers.reporter]);
-    } else {
-        core.ready.abandon(usize::MAX);
     }
     join(core.ready.ended_threads());
     panics::contain("the supervisor", || {

@@ -1,18 +1,23 @@
 //! The pool, seen from outside. Every execution is [played](stage) by its test; time is the test's too.
 
 mod attaching;
+mod callbacks;
 mod cancelling;
 mod capture;
 mod endings;
 mod faults;
 mod follow;
 mod holds;
+mod locks;
 mod retries;
 mod scaling;
 mod settings;
 mod slots;
 mod stage;
+mod starting;
+mod stopping;
 mod submit;
+mod threads;
 
 use std::io::Write;
 use std::sync::Arc;
