@@ -115,6 +115,7 @@ fn a_callback_may_call_the_pool() {
     let (builder, outcomes) = tells_outcomes(world.pool(part).max_workers(2), &world);
     let handle = builder.handle();
     assert!(handle.stats().is_none(), "there is no pool yet");
+    let (begins, begun) = unbounded();
     let pool = builder
         .on_unit_complete({
             let handle = handle.clone();
@@ -129,6 +130,8 @@ fn a_callback_may_call_the_pool() {
                 handle.pause();
                 assert!(handle.stats().unwrap().hold.is_some());
                 handle.resume();
+                // Cancelled any earlier, it would not begin.
+                begun.recv().unwrap();
                 handle.cancel("next", By::whom("a callback")).unwrap().unwrap();
             }
         })
@@ -138,6 +141,7 @@ fn a_callback_may_call_the_pool() {
     stage.next().succeed("done");
     let call = stage.next();
     assert_eq!(call.id, "next");
+    begins.send(()).unwrap();
     call.asked();
     call.fail(ExecuteError::retry("stopped"));
     assert_eq!(next(&outcomes), "cancelled next: CANCELLED");
