@@ -33,7 +33,9 @@ pub(super) fn serve(core: &Arc<Core>) {
             beat.next_ms = core.in_ms(core.settings.heartbeat);
             beat.renew(core);
             core.resolve_doubts();
-            sweep(core);
+            if beat.is_fresh(core) {
+                sweep(core);
+            }
         }
         if now_ms >= beat.watch_ms && look_at_watched(core) {
             beat.watch_ms = core.in_ms(WATCH_EVERY);
@@ -53,6 +55,12 @@ struct Beat {
 }
 
 impl Beat {
+    /// Whether the pool's own leases are good. If the machine slept since they were renewed, a sweep would take them for lost.
+    fn is_fresh(&self, core: &Core) -> bool {
+        let lease_ms = i64::try_from(core.settings.lease.as_millis()).unwrap_or(i64::MAX);
+        core.now_ms() < self.renewed_at_ms.saturating_add(lease_ms / 2)
+    }
+
     fn renew(&mut self, core: &Arc<Core>) {
         let asked_at_ms = core.now_ms();
         match core.repository().renew(core.owner(), core.settings.lease) {

@@ -74,7 +74,11 @@ impl World {
     }
 
     fn pool_on(&self, repository: impl Into<Arc<dyn Repository>>, executor: impl Executor) -> WorkPoolBuilder {
-        WorkPool::builder(self.job, executor, repository).clock(self.clock.clone()).retry(RetryPolicy::immediate())
+        WorkPool::builder(self.job, executor, repository)
+            .clock(self.clock.clone())
+            .retry(RetryPolicy::immediate())
+            // A test that lets ten minutes pass in a moment is not about leases.
+            .lease(Duration::from_secs(30 * 24 * 3_600))
     }
 
     /// A pool with so many workers, and the test as its executor.
