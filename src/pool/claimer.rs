@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::core::Core;
 use super::ledger::Left;
-use super::ready::boot_ms_of;
 use super::registry::WorkerCell;
 use super::reporter::Report;
+use super::timers::boot_ms_of;
 use super::{panics, slot};
 use crate::attempt::AttemptKey;
 use crate::error::RepositoryError;

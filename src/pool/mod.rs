@@ -27,6 +27,7 @@
 mod builder;
 mod capacity;
 mod claimer;
+mod close;
 mod core;
 mod error;
 mod execution;
@@ -35,6 +36,7 @@ mod handle;
 mod heartbeat;
 mod inbox;
 mod inside;
+mod judge;
 mod ledger;
 mod lock;
 mod nudge;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::close::patiently;
 use super::core::Core;
 use super::execution::Execution;
 use super::ledger::Left;
@@ -51,7 +52,7 @@ fn tell_ended(core: &Core, unit: &OpenUnit, status: UnitStatus) {
     if !core.callbacks.wants(status) {
         return;
     }
-    match run::patiently(core, unit.id(), || core.repository().unit(core.job.id, unit.id())) {
+    match patiently(core, unit.id(), || core.repository().unit(core.job.id, unit.id())) {
         Ok(stored) if stored.status == status => core.callbacks.unit_ended(&stored, &result_of(&stored)),
         Ok(stored) => log::warn!("unit {}: no callback for {status}, it is {} by now", unit.id(), stored.status),
         Err(error) => log::error!("unit {}: no callback, it could not be read: {error}", unit.id()),

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use chrono::{DateTime, Utc};
+
 use super::capacity::WorkerNumber;
+use crate::clock::Moment;
 use crate::unit::UnitKey;
 
 /// Something that becomes due.
@@ -62,6 +65,11 @@ impl Timers {
         self.looks_at_ms = next_ms.unwrap_or(i64::MAX);
         next_ms
     }
+}
+
+/// A time of the calendar as the pool's clock has it.
+pub(super) fn boot_ms_of(time: DateTime<Utc>, now: Moment) -> i64 {
+    now.boot_ms.saturating_add((time - now.wall).num_milliseconds().max(0))
 }
 
 #[cfg(test)]

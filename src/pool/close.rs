@@ -1,0 +1,260 @@
+//! The end of an attempt: stored in one transaction, then told.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use chrono::{DateTime, Utc};
+
+use super::core::Core;
+use super::execution::{Captured, ComeBack, Execution};
+use super::judge::{End, How};
+use super::ledger::Left;
+use super::observe::Event;
+use super::ready::Stop;
+use super::registry::WorkerCell;
+use super::timers::boot_ms_of;
+use crate::attempt::{AttemptReport, Ending, Failure, FailureKind, Next, Outcome, Progress};
+use crate::error::RepositoryError;
+use crate::executor::WorkResult;
+use crate::fault::{self, Stage};
+use crate::repository::Closed;
+use crate::unit::UnitStatus;
+use crate::worker::WorkerId;
+
+/// How long the end of an attempt is tried to be stored before it is given up.
+const STORE_PATIENCE: Duration = Duration::from_secs(60);
+const STORE_PAUSE_FIRST: Duration = Duration::from_millis(10);
+const STORE_PAUSE_LONGEST: Duration = Duration::from_secs(2);
+
+/// Who brings an attempt to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Closer {
+    /// A thread of its worker.
+    Worker,
+    /// The reporter, because the only thread of its worker is stuck.
+    Reporter,
+}
+
+/// What is known of a unit once its attempt was closed.
+pub(super) struct Settled {
+    pub(super) left: Option<Left>,
+    /// When it is tried again.
+    pub(super) until_ms: Option<i64>,
+    /// Whether the thread came back from which the attempt was taken.
+    pub(super) is_thread_back: bool,
+}
+
+/// Stores how an attempt ended, then tells whoever wants to know.
+pub(super) fn close(core: &Core, cell: &WorkerCell, closer: Closer, execution: &Arc<Execution>, end: End) -> Settled {
+    if let Some((until, reason)) = &end.hold {
+        hold(core, *until, reason);
+    }
+    let captured = execution.capture(core, &end.result);
+    let closed = match &end.how {
+        How::Finish(ending) => finish(core, execution, report_of(ending.clone(), &end.result, &captured)),
+        How::Release { after, reason } => give_back(core, execution, *after, reason, &captured),
+        How::Lost => Err(RepositoryError::stale(&execution.claim.lease)),
+    };
+    let back = execution.closed();
+    if let Some(Some(late)) = &back {
+        store_late(core, execution, late);
+    }
+    let mut settled = match closed {
+        Ok(closed) => settle(core, cell, closer, execution, &end, &captured, &closed),
+        Err(error) => {
+            log::error!("unit {}: how its attempt ended could not be stored: {error}", execution.claim.unit.id);
+            let is_news = core.ready.unit_leaves(execution.claim.lease.attempt(), Left::Lost).is_some();
+            Settled { left: is_news.then_some(Left::Lost), until_ms: None, is_thread_back: false }
+        }
+    };
+    settled.is_thread_back = back.is_some();
+    settled
+}
+
+fn report_of(ending: Ending, result: &WorkResult, captured: &Captured) -> AttemptReport {
+    let mut report = AttemptReport::new(ending);
+    report.result = result.json.clone();
+    report.output = result.output.clone();
+    report.output_files = result.output_files.clone();
+    report.session_id = captured.session_id.clone();
+    report.charges = captured.charges.clone();
+    report.messages_lost = captured.messages_lost;
+    report
+}
+
+/// Stores the end of an attempt. What the repository refuses to take is stored without, rather than not at all.
+fn finish(core: &Core, execution: &Execution, mut report: AttemptReport) -> Result<Closed, RepositoryError> {
+    let lease = &execution.claim.lease;
+    let finished = patiently(core, &execution.claim.unit.id, || core.repository().finish(lease, &report));
+    let problem = match finished {
+        Err(RepositoryError::Invalid(problem)) => problem,
+        Err(error) if !error.is_rejection() => {
+            core.keep_for_later(lease, report);
+            return Err(error);
+        }
+        finished => return finished,
+    };
+    log::error!("unit {}: its result cannot be stored: {problem}", lease.unit_id);
+    let failure = Failure::new(FailureKind::EXECUTOR, format!("the result cannot be stored: {problem}"));
+    report.ending = Ending::Failed { failure, next: Next::GiveUp };
+    (report.result, report.output) = (None, None);
+    report.output_files.clear();
+    report.charges.clear();
+    patiently(core, &execution.claim.unit.id, || core.repository().finish(lease, &report))
+}
+
+/// Gives a unit back, and keeps what the attempt used and which session it had.
+fn give_back(
+    core: &Core,
+    execution: &Execution,
+    after: Option<Duration>,
+    reason: &str,
+    captured: &Captured,
+) -> Result<Closed, RepositoryError> {
+    let lease = &execution.claim.lease;
+    let progress =
+        Progress { session_id: captured.session_id.clone(), charges: captured.charges.clone(), ..Progress::default() };
+    if progress != Progress::default() {
+        match patiently(core, &execution.claim.unit.id, || core.repository().progress(lease, &progress)) {
+            Err(error @ RepositoryError::Stale { .. }) => return Err(error),
+            Err(error) => log::warn!("unit {}: what it used was not stored: {error}", lease.unit_id),
+            Ok(()) => {}
+        }
+    }
+    patiently(core, &execution.claim.unit.id, || core.repository().release(lease, after, reason)).inspect_err(|error| {
+        if !error.is_rejection() {
+            // To end an attempt as cancelled that nobody cancelled is to give it back.
+            core.keep_for_later(lease, AttemptReport::cancelled());
+        }
+    })
+}
+
+/// Repeats a call while the storage fails: an answer that was paid for is not dropped because a disk hiccupped.
+pub(super) fn patiently<T>(
+    core: &Core,
+    unit_id: impl std::fmt::Display,
+    mut call: impl FnMut() -> Result<T, RepositoryError>,
+) -> Result<T, RepositoryError> {
+    let began = Instant::now();
+    let mut pause = STORE_PAUSE_FIRST;
+    loop {
+        let error = match call() {
+            Err(error) if error.is_passing() => error,
+            answer => return answer,
+        };
+        if began.elapsed() + pause > STORE_PATIENCE || core.ready.stop_mode() == Some(Stop::Now) {
+            return Err(error);
+        }
+        log::warn!("unit {unit_id}: the storage failed, trying again: {error}");
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(STORE_PAUSE_LONGEST);
+    }
+}
+
+/// What an executor brings after its attempt was taken from it stays on the attempt.
+pub(super) fn report_late(core: &Core, execution: &Execution, end: End) -> ComeBack {
+    let report = match end.how {
+        How::Finish(ending) => {
+            let captured = execution.capture(core, &end.result);
+            Some(Box::new(report_of(ending, &end.result, &captured)))
+        }
+        How::Release { .. } | How::Lost => None,
+    };
+    let back = execution.came_back(report);
+    if let ComeBack::AfterTheEnd(Some(late)) = &back {
+        store_late(core, execution, late);
+    }
+    back
+}
+
+fn store_late(core: &Core, execution: &Execution, report: &AttemptReport) {
+    match patiently(core, &execution.claim.unit.id, || core.repository().finish(&execution.claim.lease, report)) {
+        Err(RepositoryError::Stale { .. }) => log::info!("unit {}: a late result was kept", execution.claim.unit.id),
+        Ok(_) => log::warn!("unit {}: a late result came before the end was stored", execution.claim.unit.id),
+        Err(error) => log::warn!("unit {}: a late result was not kept: {error}", execution.claim.unit.id),
+    }
+}
+
+/// After the commit: counts, then the callback. The slot is still taken.
+fn settle(
+    core: &Core,
+    cell: &WorkerCell,
+    closer: Closer,
+    execution: &Execution,
+    end: &End,
+    captured: &Captured,
+    closed: &Closed,
+) -> Settled {
+    let lease = &execution.claim.lease;
+    let is_ended = closed.status.is_terminal();
+    let is_retried = !is_ended && matches!(end.how, How::Finish(_));
+    core.ready.charge(&captured.charges, is_retried);
+    let left = is_ended.then_some(Left::Ended(closed.status));
+    if let Some(left) = left {
+        core.ready.unit_leaves(lease.attempt(), left);
+        if closer == Closer::Worker {
+            cell.report(&core.ready);
+        }
+    }
+    let now = core.clock.now();
+    let until_ms = (!is_ended).then(|| closed.not_before.map_or(now.boot_ms, |time| boot_ms_of(time, now)));
+    fault::point("callback", Stage::Before);
+    tell_ended(core, &cell.id, execution, end, captured, closed);
+    if is_ended {
+        call_back(core, execution, &end.result, closed.status);
+    }
+    fault::point("callback", Stage::Committed);
+    Settled { left, until_ms, is_thread_back: false }
+}
+
+fn tell_ended(
+    core: &Core,
+    worker_id: &WorkerId,
+    execution: &Execution,
+    end: &End,
+    captured: &Captured,
+    closed: &Closed,
+) {
+    let (outcome, failure) = match &end.how {
+        How::Finish(ending) => (ending.outcome(), ending.failure()),
+        How::Release { .. } | How::Lost => (Outcome::Released, None),
+    };
+    let lease = &execution.claim.lease;
+    log::debug!(
+        "unit {}: attempt {} ended {outcome}, the unit is {}",
+        lease.unit_id,
+        lease.attempt_number,
+        closed.status
+    );
+    core.callbacks.tell_of(|| Event::AttemptEnded {
+        unit_id: &lease.unit_id,
+        attempt_number: lease.attempt_number,
+        worker_id,
+        outcome,
+        failure,
+        charges: &captured.charges,
+        status: closed.status,
+        retry_after: closed.not_before.map(|time| (time - core.clock.now().wall).to_std().unwrap_or_default()),
+    });
+}
+
+/// Calls the callback with the unit as it is stored.
+fn call_back(core: &Core, execution: &Execution, result: &WorkResult, status: UnitStatus) {
+    if !core.callbacks.wants(status) {
+        return;
+    }
+    let lease = &execution.claim.lease;
+    match patiently(core, &lease.unit_id, || core.repository().unit(lease.job_id, lease.unit_id.as_str())) {
+        Ok(unit) if unit.status == status => core.callbacks.unit_ended(&unit, result),
+        // Somebody has requeued it already: what it was is in the journal.
+        Ok(unit) => log::warn!("unit {}: no callback for {status}, it is {} by now", lease.unit_id, unit.status),
+        Err(error) => log::error!("unit {}: no callback, it could not be read: {error}", lease.unit_id),
+    }
+}
+
+/// Starts nothing until then.
+fn hold(core: &Core, until: Option<DateTime<Utc>>, reason: &str) {
+    log::warn!("{}: nothing is started: {reason}", core.job.id);
+    core.ready.hold(reason, until.map(|until| boot_ms_of(until, core.clock.now())));
+    core.callbacks.tell_of(|| Event::Held { reason, until });
+}

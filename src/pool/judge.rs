@@ -1,0 +1,115 @@
+//! How an attempt is to end, judged by how its executor came back and by what was asked of it meanwhile.
+//!
+//! | it was asked to stop because | it succeeded | it failed |
+//! |---|---|---|
+//! | – | COMPLETED | what its error says: another attempt, none, or a hold |
+//! | somebody no longer wants the unit | cancelled, the result stays on the attempt | cancelled |
+//! | its time was up | timed out, the result stays on the attempt | timed out |
+//! | it said too much | failed for good | failed for good |
+//! | the pool stops, or its lease was lost | COMPLETED, if the lease still holds | given back, uncounted |
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+
+use super::core::Core;
+use super::execution::Execution;
+use crate::attempt::{Ending, Failure, FailureKind, Next};
+use crate::executor::{CancelReason, ExecuteError, Then, WorkResult};
+
+/// How an execution is to be stored.
+#[derive(Debug)]
+pub(super) struct End {
+    pub(super) how: How,
+    pub(super) result: WorkResult,
+    /// Nothing else is to be started for a while.
+    pub(super) hold: Option<(Option<DateTime<Utc>>, String)>,
+    /// The worker is not to be used again.
+    pub(super) must_retire: bool,
+}
+
+/// The ways to store it.
+#[derive(Debug)]
+pub(super) enum How {
+    Finish(Ending),
+    /// Given back, for a reason that is not the unit's.
+    Release {
+        after: Option<Duration>,
+        reason: String,
+    },
+    /// The lease is gone, and with it the right to say anything.
+    Lost,
+}
+
+impl End {
+    pub(super) fn new(how: How) -> End {
+        End { how, result: WorkResult::empty(), hold: None, must_retire: false }
+    }
+}
+
+/// What follows from how the executor came back, and from what was asked of it meanwhile.
+pub(super) fn judge(core: &Core, execution: &Execution, outcome: Result<WorkResult, ExecuteError>) -> End {
+    let (failure, then, result) = match outcome {
+        Ok(result) => (None, Then::Retry, result),
+        Err(error) => {
+            let (failure, then, result) = error.into_parts();
+            (Some(failure), then, result)
+        }
+    };
+    let mut end = match (execution.cancel.reason(), failure) {
+        (Some(CancelReason::Requested), _) => End::new(How::Finish(Ending::Cancelled)),
+        (Some(CancelReason::TimedOut), failure) => timed_out(core, execution, failure),
+        (Some(CancelReason::ConversationLimit), _) => {
+            let limit = core.settings.conversation_limit_bytes;
+            let failure = Failure::new(FailureKind::CONVERSATION_LIMIT, format!("it said more than {limit} bytes"));
+            End::new(How::Finish(Ending::Failed { failure, next: Next::GiveUp }))
+        }
+        (_, None) => End::new(How::Finish(Ending::Completed)),
+        (Some(CancelReason::Shutdown), Some(_)) => release("the pool stops"),
+        (Some(CancelReason::LeaseLost), Some(_)) => release("its lease could not be renewed"),
+        (None, Some(failure)) => failed(core, execution, failure, then),
+    };
+    end.result = result;
+    end
+}
+
+pub(super) fn release(reason: &str) -> End {
+    End::new(How::Release { after: None, reason: reason.to_owned() })
+}
+
+fn timed_out(core: &Core, execution: &Execution, failure: Option<Failure>) -> End {
+    let timeout = execution.claim.unit.options.timeout.unwrap_or(core.settings.timeout);
+    let mut message = format!("it took longer than {timeout:?}");
+    if let Some(failure) = failure {
+        message = format!("{message}: {}", failure.message);
+    }
+    let failure = Failure::new(FailureKind::TIMED_OUT, message);
+    End::new(How::Finish(Ending::TimedOut { failure, next: next(core, execution, Then::Retry) }))
+}
+
+fn failed(core: &Core, execution: &Execution, failure: Failure, then: Then) -> End {
+    match then {
+        Then::Hold { until } => {
+            let reason = failure.to_string();
+            let after = until.and_then(|until| (until - core.clock.now().wall).to_std().ok());
+            let mut end = End::new(How::Release { after, reason: reason.clone() });
+            end.hold = Some((until, reason));
+            end
+        }
+        Then::Retry | Then::RetryAfter(_) | Then::GiveUp | Then::Replace => {
+            let next = next(core, execution, then);
+            let mut end = End::new(How::Finish(Ending::Failed { failure, next }));
+            end.must_retire = then == Then::Replace;
+            end
+        }
+    }
+}
+
+fn next(core: &Core, execution: &Execution, then: Then) -> Next {
+    let unit = &execution.claim.unit;
+    match then {
+        Then::GiveUp => Next::GiveUp,
+        Then::RetryAfter(pause) => Next::Retry { after: pause },
+        _ => Next::Retry { after: core.settings.retry.pause(unit.key, unit.attempts_used + 1) },
+    }
+}

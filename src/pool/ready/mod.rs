@@ -1,0 +1,217 @@
+//! The ready state: capacity, open units, timers and phase under one lock (L3), with what waits on it.
+//!
+//! Each method is one critical section that ends before anybody is woken. A look at all of it is
+//! [`Ready::stats`]: gauges are derived here, so they always add up.
+//!
+//! What can be done with it is told apart by what it is about: the pool's [`phases`], those who [wait](waits), [`units`], [`workers`].
+
+mod phases;
+mod units;
+mod waits;
+mod workers;
+
+use std::sync::Condvar;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+pub use self::phases::Stop;
+pub use self::waits::Completion;
+use self::waits::Hold;
+use super::capacity::{Capacity, Load};
+use super::error::Refusal;
+use super::ledger::Ledger;
+use super::lock::{Held, Rank, Ranked};
+use super::nudge::Nudge;
+use super::stats::{PoolPhase, PoolStats};
+use super::timers::{Alarm, Timers};
+
+#[derive(Debug)]
+struct State {
+    phase: PoolPhase,
+    stop: Option<Stop>,
+    hold: Option<Hold>,
+    capacity: Capacity,
+    ledger: Ledger,
+    timers: Timers,
+    abandoned: usize,
+    /// Threads that ended and are to be joined.
+    ended_threads: Vec<JoinHandle<()>>,
+    /// Calls of user threads that may still bring a unit.
+    submissions: usize,
+    /// Reports that the reporter has not told yet.
+    reports: usize,
+    is_reporter_left_behind: bool,
+}
+
+impl State {
+    fn may_start(&self) -> bool {
+        self.phase == PoolPhase::Running && self.hold.is_none()
+    }
+
+    /// Whether whoever waits for a place may have one: units that are due come first.
+    fn has_room_for_new(&self) -> bool {
+        self.may_start() && self.capacity.free() > self.ledger.due().len()
+    }
+
+    /// Whether those who wait for completion may find what they wait for.
+    fn is_worth_a_look(&self) -> bool {
+        self.ledger.is_empty() || self.hold.is_some() || self.phase != PoolPhase::Running
+    }
+
+    fn refusal(&self) -> Refusal {
+        match (self.phase, &self.hold) {
+            (PoolPhase::Configuring | PoolPhase::Initializing, _) => Refusal::NotReady(self.phase),
+            (PoolPhase::Running, Some(hold)) => Refusal::Held { reason: hold.reason.clone() },
+            (PoolPhase::Running, None) => Refusal::AtCapacity { max_workers: self.capacity.max_workers() },
+            (PoolPhase::Draining | PoolPhase::Stopped | PoolPhase::InitFailed, _) => Refusal::Stopped,
+        }
+    }
+}
+
+/// Who is to be woken once the lock is free.
+#[derive(Debug, Default)]
+struct Wake {
+    slot: bool,
+    all_slots: bool,
+    settled: bool,
+    supervisor: bool,
+    claimer: bool,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(super) struct Ready {
+    state: Ranked<State>,
+    /// A place may be free.
+    slot_free: Condvar,
+    /// A unit has left, or the phase has changed.
+    settled: Condvar,
+    pub(super) supervisor: Nudge,
+    pub(super) claimer: Nudge,
+}
+
+impl Ready {
+    pub(super) fn new(max_workers: usize) -> Ready {
+        let state = State {
+            phase: PoolPhase::Configuring,
+            stop: None,
+            hold: None,
+            capacity: Capacity::new(max_workers),
+            ledger: Ledger::default(),
+            timers: Timers::new(),
+            abandoned: 0,
+            ended_threads: Vec::new(),
+            submissions: 0,
+            reports: 0,
+            is_reporter_left_behind: false,
+        };
+        Ready {
+            state: Ranked::new(Rank::Ready, state),
+            slot_free: Condvar::new(),
+            settled: Condvar::new(),
+            supervisor: Nudge::new(),
+            claimer: Nudge::new(),
+        }
+    }
+
+    /// Runs a critical section, and wakes whom it names.
+    fn change<T>(&self, section: impl FnOnce(&mut State, &mut Wake) -> T) -> T {
+        let mut wake = Wake::default();
+        let mut state = self.state.lock();
+        let had_room = state.has_room_for_new();
+        let answer = section(&mut state, &mut wake);
+        // There is room also when what had precedence is gone.
+        wake.slot |= !had_room && state.has_room_for_new();
+        // Whoever frees a place need not ask who may have it, whoever lets a unit go need not ask who waits for that.
+        wake.claimer |= wake.slot && !state.ledger.due().is_empty();
+        wake.settled &= state.is_worth_a_look();
+        drop(state);
+        if wake.all_slots {
+            self.slot_free.notify_all();
+        } else if wake.slot {
+            self.slot_free.notify_one();
+        }
+        if wake.settled {
+            self.settled.notify_all();
+        }
+        if wake.supervisor {
+            self.supervisor.wake();
+        }
+        if wake.claimer {
+            self.claimer.wake();
+        }
+        answer
+    }
+
+    /// Waits on the lock until something is there; `None` if the time was up before.
+    fn wait<T>(
+        &self,
+        condvar: &Condvar,
+        until: Option<Instant>,
+        mut look: impl FnMut(&mut State) -> Option<T>,
+    ) -> Option<T> {
+        let mut state: Held<'_, State> = self.state.lock();
+        loop {
+            if let Some(found) = look(&mut state) {
+                return Some(found);
+            }
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return None;
+            }
+            state = state.wait(condvar, left);
+        }
+    }
+
+    /// An execution gets its grace.
+    pub(super) fn set_alarm(&self, at_ms: i64, alarm: Alarm) {
+        self.change(|state, wake| wake.supervisor = state.timers.set(at_ms, alarm));
+    }
+
+    pub(super) fn clear_alarm(&self, at_ms: i64, alarm: Alarm) {
+        self.state.lock().timers.clear(at_ms, alarm);
+    }
+
+    pub(super) fn pop_due(&self, now_ms: i64) -> Option<Alarm> {
+        self.state.lock().timers.pop_due(now_ms)
+    }
+
+    pub(super) fn next_alarm_ms(&self) -> Option<i64> {
+        self.state.lock().timers.next_ms()
+    }
+
+    /// How many workers have a unit in hand.
+    pub(super) fn busy_count(&self) -> usize {
+        let state = self.state.lock();
+        state.capacity.count(Load::Busy) + state.capacity.count(Load::Reporting)
+    }
+
+    pub(super) fn stats(&self) -> PoolStats {
+        let state = self.state.lock();
+        let (pending, running) = state.ledger.pending_and_running();
+        let totals = &state.ledger.totals;
+        PoolStats {
+            phase: state.phase,
+            hold: state.hold.as_ref().map(|hold| hold.reason.clone()),
+            max_workers: state.capacity.max_workers(),
+            idle_workers: state.capacity.count(Load::Idle),
+            busy_workers: state.capacity.count(Load::Busy) + state.capacity.count(Load::Reporting),
+            reporting_workers: state.capacity.count(Load::Reporting),
+            free_slots: state.capacity.free(),
+            reserved_slots: state.capacity.promised(),
+            abandoned_threads: state.abandoned,
+            accepted: totals.accepted,
+            pending,
+            running,
+            completed: totals.completed,
+            failed: totals.failed,
+            cancelled: totals.cancelled,
+            left_pending: totals.left_pending,
+            lost: totals.lost,
+            attempts: totals.attempts,
+            retried: totals.retried,
+            tokens: totals.tokens,
+            cost: totals.cost,
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! The phases of a pool: from Configuring to Stopped.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{Ready, State};
+use crate::pool::capacity::Load;
+use crate::pool::open_unit::OpenUnit;
+use crate::pool::stats::PoolPhase;
+
+/// How a pool is to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// Lets running attempts end, for as long as that takes. What waits stays PENDING.
+    Drain,
+    /// Asks running executions to stop and gives their units back. Whoever has not stopped after the grace is left behind.
+    Cancel {
+        /// How long to wait for them.
+        grace: Duration,
+    },
+    /// The same without any grace.
+    Now,
+}
+
+impl Stop {
+    /// How long executions may go on; `None` if they need not stop.
+    pub(in crate::pool) fn grace(self) -> Option<Duration> {
+        match self {
+            Stop::Drain => None,
+            Stop::Cancel { grace } => Some(grace),
+            Stop::Now => Some(Duration::ZERO),
+        }
+    }
+
+    /// The more urgent of two wishes.
+    fn or_sooner(self, other: Stop) -> Stop {
+        let urgency = |stop: Stop| stop.grace().unwrap_or(Duration::MAX);
+        if urgency(other) < urgency(self) { other } else { self }
+    }
+}
+
+/// What is left to do for the thread that stops the pool.
+#[derive(Debug)]
+pub(in crate::pool) struct StopState {
+    pub(in crate::pool) mode: Stop,
+    pub(in crate::pool) busy: usize,
+    pub(in crate::pool) live: usize,
+    pub(in crate::pool) has_open_units: bool,
+}
+
+impl Ready {
+    pub(in crate::pool) fn phase(&self) -> PoolPhase {
+        self.state.lock().phase
+    }
+
+    /// Configuring → Initializing; the phase it has if it is another.
+    pub(in crate::pool) fn begin_initializing(&self) -> Result<(), PoolPhase> {
+        let mut state = self.state.lock();
+        if state.phase != PoolPhase::Configuring {
+            return Err(state.phase);
+        }
+        state.phase = PoolPhase::Initializing;
+        Ok(())
+    }
+
+    /// Initializing → Running, unless somebody stopped it meanwhile.
+    pub(in crate::pool) fn begin_running(&self) {
+        self.change(|state, wake| {
+            if state.phase == PoolPhase::Initializing {
+                state.phase = PoolPhase::Running;
+            }
+            (wake.all_slots, wake.supervisor) = (true, true);
+        });
+    }
+
+    pub(in crate::pool) fn fail_initializing(&self) {
+        self.change(|state, wake| {
+            state.phase = PoolPhase::InitFailed;
+            (wake.all_slots, wake.settled) = (true, true);
+        });
+    }
+
+    /// Takes nothing new from now on. What waits leaves, and is returned to be told.
+    pub(in crate::pool) fn begin_stop(&self, stop: Stop) -> Vec<Arc<OpenUnit>> {
+        self.change(|state, wake| {
+            state.phase = match state.phase {
+                PoolPhase::Configuring => PoolPhase::Stopped,
+                PoolPhase::Initializing | PoolPhase::Running => PoolPhase::Draining,
+                ended => ended,
+            };
+            state.stop = Some(state.stop.map_or(stop, |before| before.or_sooner(stop)));
+            (wake.all_slots, wake.settled, wake.supervisor, wake.claimer) = (true, true, true, true);
+            state.ledger.leave_waiting()
+        })
+    }
+
+    /// How the pool is to stop, if it is.
+    pub(in crate::pool) fn stop_mode(&self) -> Option<Stop> {
+        self.state.lock().stop
+    }
+
+    pub(in crate::pool) fn stop_state(&self) -> Option<StopState> {
+        let state = self.state.lock();
+        let busy = state.capacity.live() - state.capacity.count(Load::Idle) - state.capacity.count(Load::Retiring);
+        Some(StopState {
+            mode: state.stop?,
+            busy: busy + state.submissions,
+            live: state.capacity.live(),
+            has_open_units: !state.ledger.is_empty(),
+        })
+    }
+
+    pub(in crate::pool) fn end(&self) {
+        self.change(|state, wake| {
+            state.phase = PoolPhase::Stopped;
+            (wake.all_slots, wake.settled) = (true, true);
+        });
+    }
+
+    /// Waits until the pool has stopped; says whether it has.
+    pub(in crate::pool) fn wait_stopped(&self, until: Option<Instant>) -> bool {
+        let is_stopped = |state: &State| matches!(state.phase, PoolPhase::Stopped | PoolPhase::InitFailed);
+        self.wait(&self.settled, until, |state| is_stopped(state).then_some(())).is_some()
+    }
+}

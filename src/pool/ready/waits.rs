@@ -1,0 +1,138 @@
+//! Those who wait: for a place, for completion, for the end of a hold.
+
+use std::thread::ThreadId;
+use std::time::Instant;
+
+use super::Ready;
+use crate::pool::error::WaitError;
+use crate::pool::stats::PoolPhase;
+use crate::pool::timers::Alarm;
+
+/// How a wait for completion ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Completion {
+    /// Everything that the pool accepted has ended, its callback included.
+    Done,
+    /// Nothing runs, and what waits cannot begin before somebody calls `resume`.
+    Blocked(String),
+    /// The pool stopped first, or was never started.
+    Stopped,
+    /// The time was up.
+    TimedOut,
+    /// The caller is one of the pool's own threads, which would wait for itself.
+    WouldDeadlock,
+}
+
+/// Why nothing is started.
+#[derive(Clone, Debug)]
+pub(super) struct Hold {
+    pub(super) reason: String,
+    /// When it ends by itself, by the pool's clock.
+    until_ms: Option<i64>,
+}
+
+impl Ready {
+    /// Waits for a place and promises it to a thread, for so long; or to whoever has the permit, for ever.
+    pub(in crate::pool) fn wait_for_slot(
+        &self,
+        thread: Option<ThreadId>,
+        lapses_at_ms: impl Fn() -> i64,
+        until: Option<Instant>,
+    ) -> Result<(), WaitError> {
+        let mut is_first_alarm = false;
+        let mut room_left = false;
+        let found = self.wait(&self.slot_free, until, |state| {
+            room_left = state.has_room_for_new();
+            match state.phase {
+                PoolPhase::Initializing | PoolPhase::Running => {}
+                _ => return Some(Err(WaitError::Stopped)),
+            }
+            let had_one = thread.is_some_and(|thread| state.capacity.has_reserved(thread));
+            if !had_one && !room_left {
+                return None;
+            }
+            match thread {
+                None => state.capacity.add_permit(),
+                Some(thread) => {
+                    if let Some((number, at_ms)) = state.capacity.unreserve(thread) {
+                        state.timers.clear(at_ms, Alarm::Reservation(number));
+                    }
+                    let at_ms = lapses_at_ms();
+                    let number = state.capacity.reserve(thread, at_ms);
+                    is_first_alarm = state.timers.set(at_ms, Alarm::Reservation(number));
+                }
+            }
+            room_left = state.has_room_for_new();
+            Some(Ok(()))
+        });
+        if is_first_alarm {
+            self.supervisor.wake();
+        }
+        // One that wakes wakes the next, also if it leaves with nothing: no free place goes unnoticed.
+        if room_left {
+            self.slot_free.notify_one();
+        }
+        found.unwrap_or(Err(WaitError::TimedOut))
+    }
+
+    /// Gives a permit back that was not used.
+    pub(in crate::pool) fn drop_permit(&self) {
+        self.change(|state, wake| {
+            state.capacity.drop_permit();
+            wake.slot = true;
+        });
+    }
+
+    /// Takes a promise back that was not used in time.
+    pub(in crate::pool) fn lapse(&self, reservation: u64) {
+        self.change(|state, wake| wake.slot = state.capacity.lapse(reservation));
+    }
+
+    /// Waits until nothing that the pool accepted is open.
+    pub(in crate::pool) fn wait_for_completion(&self, until: Option<Instant>) -> Completion {
+        let found = self.wait(&self.settled, until, |state| match state.phase {
+            PoolPhase::Configuring | PoolPhase::InitFailed => Some(Completion::Stopped),
+            _ if state.ledger.is_empty() => Some(match state.ledger.totals.left_pending {
+                0 => Completion::Done,
+                _ => Completion::Stopped,
+            }),
+            PoolPhase::Stopped => Some(Completion::Stopped),
+            _ => match &state.hold {
+                Some(hold) if hold.until_ms.is_none() && state.ledger.is_only_waiting() => {
+                    Some(Completion::Blocked(hold.reason.clone()))
+                }
+                _ => None,
+            },
+        });
+        found.unwrap_or(Completion::TimedOut)
+    }
+
+    /// Starts nothing until then. A hold without an end stays until somebody ends it; of two with an end the later counts.
+    pub(in crate::pool) fn hold(&self, reason: &str, until_ms: Option<i64>) {
+        self.change(|state, wake| {
+            let is_longer = match (&state.hold, until_ms) {
+                (None, _) => true,
+                (Some(hold), None) => hold.until_ms.is_some(),
+                (Some(hold), Some(until_ms)) => hold.until_ms.is_some_and(|before_ms| before_ms < until_ms),
+            };
+            if is_longer {
+                state.hold = Some(Hold { reason: reason.to_owned(), until_ms });
+                wake.supervisor = until_ms.is_some_and(|until_ms| state.timers.set(until_ms, Alarm::HoldEnds));
+                wake.settled = true;
+            }
+        });
+    }
+
+    /// Ends a hold; with a time, only one that ends by itself by then.
+    pub(in crate::pool) fn resume(&self, now_ms: Option<i64>) {
+        self.change(|state, wake| {
+            let ends =
+                |hold: &Hold| now_ms.is_none_or(|now_ms| hold.until_ms.is_some_and(|until_ms| until_ms <= now_ms));
+            if state.hold.as_ref().is_some_and(ends) {
+                state.hold = None;
+                (wake.all_slots, wake.claimer) = (true, true);
+            }
+        });
+    }
+}

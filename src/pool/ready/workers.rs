@@ -1,0 +1,95 @@
+//! Workers and their threads. What changes a load is called while the worker's own lock is held.
+
+use std::thread::JoinHandle;
+
+use super::Ready;
+use crate::pool::capacity::{Load, Taken, WorkerNumber};
+use crate::pool::stats::PoolPhase;
+
+impl Ready {
+    pub(in crate::pool) fn publish(&self, worker: WorkerNumber, load: Option<Load>) {
+        self.change(|state, wake| {
+            state.capacity.publish(worker, load);
+            (wake.slot, wake.supervisor) = (load.is_none(), load.is_none());
+        });
+    }
+
+    /// A worker is done with its unit: its place is free. Says whether it is idle now or is to retire.
+    pub(in crate::pool) fn settle_worker(&self, worker: WorkerNumber, must_retire: bool) -> Load {
+        self.change(|state, wake| {
+            let load = state.capacity.settle(worker, must_retire);
+            wake.slot = true;
+            wake.supervisor = state.phase == PoolPhase::Draining;
+            load
+        })
+    }
+
+    /// A thread is left behind, unless there are too many already.
+    pub(in crate::pool) fn abandon(&self, limit: usize) -> bool {
+        let mut state = self.state.lock();
+        let may = state.abandoned < limit;
+        state.abandoned += usize::from(may);
+        may
+    }
+
+    /// A thread that was left behind has come back.
+    pub(in crate::pool) fn returned(&self) {
+        self.state.lock().abandoned -= 1;
+    }
+
+    /// The reporter gets something to tell.
+    pub(in crate::pool) fn report_sent(&self) {
+        self.state.lock().reports += 1;
+    }
+
+    /// The reporter has told it.
+    pub(in crate::pool) fn report_told(&self) {
+        self.state.lock().reports -= 1;
+    }
+
+    /// Leaves the reporter behind if it still has something to tell; says whether it has.
+    pub(in crate::pool) fn leave_reporter_behind(&self) -> bool {
+        let mut state = self.state.lock();
+        state.is_reporter_left_behind = state.reports > 0;
+        state.abandoned += usize::from(state.is_reporter_left_behind);
+        state.is_reporter_left_behind
+    }
+
+    /// The reporter has told everything.
+    pub(in crate::pool) fn reporter_ends(&self) {
+        let mut state = self.state.lock();
+        state.abandoned -= usize::from(std::mem::take(&mut state.is_reporter_left_behind));
+    }
+
+    /// A worker that was taken has ended: another one for its place.
+    pub(in crate::pool) fn replace(&self, worker: WorkerNumber) -> Taken {
+        let mut state = self.state.lock();
+        state.capacity.publish(worker, None);
+        state.capacity.take_promised()
+    }
+
+    pub(in crate::pool) fn set_max_workers(&self, max_workers: usize) -> Vec<WorkerNumber> {
+        self.change(|state, wake| {
+            wake.all_slots = true;
+            wake.claimer = true;
+            state.capacity.set_max_workers(max_workers)
+        })
+    }
+
+    /// All idle workers retire.
+    pub(in crate::pool) fn retire_idle(&self) -> Vec<WorkerNumber> {
+        self.state.lock().capacity.retire_idle(usize::MAX)
+    }
+
+    /// A thread ends, and is to be joined.
+    pub(in crate::pool) fn thread_ends(&self, thread: Option<JoinHandle<()>>) {
+        self.change(|state, wake| {
+            state.ended_threads.extend(thread);
+            wake.supervisor = true;
+        });
+    }
+
+    pub(in crate::pool) fn ended_threads(&self) -> Vec<JoinHandle<()>> {
+        std::mem::take(&mut self.state.lock().ended_threads)
+    }
+}
