@@ -24,9 +24,8 @@ const WATCH_EVERY: Duration = Duration::from_secs(5);
 /// How many leases of the dead are taken back with one beat.
 const SWEEP_LIMIT: usize = 1_000;
 
-/// The life of the heartbeat's thread.
-pub(super) fn serve(core: &Arc<Core>) {
-    let mut beat = Beat { renewed_at_ms: core.now_ms(), next_ms: core.in_ms(core.settings.heartbeat), watch_ms: 0 };
+/// The life of the heartbeat's thread, which counts from the first beat of the pool, however late the thread begins.
+pub(super) fn serve(core: &Arc<Core>, mut beat: Beat) {
     while !core.is_ending() {
         let now_ms = core.now_ms();
         if now_ms >= beat.next_ms {
@@ -47,7 +46,9 @@ pub(super) fn serve(core: &Arc<Core>) {
     stop_watching(core);
 }
 
-struct Beat {
+/// When the heart beat last, and when it beats next.
+#[derive(Debug)]
+pub(super) struct Beat {
     /// When the last renewal that succeeded was asked for.
     renewed_at_ms: i64,
     next_ms: i64,
@@ -55,6 +56,11 @@ struct Beat {
 }
 
 impl Beat {
+    /// The pool has registered just now, and holds nothing yet.
+    pub(super) fn first(core: &Core) -> Beat {
+        Beat { renewed_at_ms: core.now_ms(), next_ms: core.in_ms(core.settings.heartbeat), watch_ms: 0 }
+    }
+
     /// Whether the pool's own leases are good. If the machine slept since they were renewed, a sweep would take them for lost.
     fn is_fresh(&self, core: &Core) -> bool {
         let lease_ms = i64::try_from(core.settings.lease.as_millis()).unwrap_or(i64::MAX);
