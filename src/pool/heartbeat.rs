@@ -25,9 +25,8 @@ const WATCH_EVERY: Duration = Duration::from_secs(5);
 /// How many leases of the dead are taken back with one beat.
 const SWEEP_LIMIT: usize = 1_000;
 
-/// The life of the heartbeat's thread.
-pub(super) fn serve(core: &Arc<Core>) {
-    let mut beat = Beat { renewed_at_ms: core.now_ms(), next_ms: core.in_ms(core.settings.heartbeat), watch_ms: 0 };
+/// The life of the heartbeat's thread, which counts from the first beat of the pool, however late the thread begins.
+pub(super) fn serve(core: &Arc<Core>, mut beat: Beat) {
     while !core.is_ending() {
         panics::contain("the heartbeat", || beat.go(core));
         let next_ms = if !core.ready.watched().is_empty() { beat.next_ms.min(beat.watch_ms) } else { beat.next_ms };
@@ -36,7 +35,9 @@ pub(super) fn serve(core: &Arc<Core>) {
     stop_watching(core);
 }
 
-struct Beat {
+/// When the heart beat last, and when it beats next.
+#[derive(Debug)]
+pub(super) struct Beat {
     /// When the last renewal that succeeded was asked for.
     renewed_at_ms: i64,
     next_ms: i64,
@@ -44,6 +45,11 @@ struct Beat {
 }
 
 impl Beat {
+    /// The pool has registered just now, and holds nothing yet.
+    pub(super) fn first(core: &Core) -> Beat {
+        Beat { renewed_at_ms: core.now_ms(), next_ms: core.in_ms(core.settings.heartbeat), watch_ms: 0 }
+    }
+
     /// Does whatever is due.
     fn go(&mut self, core: &Arc<Core>) {
         let now_ms = core.now_ms();

@@ -345,9 +345,10 @@ fn start_threads(core: &Arc<Core>) -> Result<JoinHandle<()>, StartError> {
 }
 
 fn start_helpers(core: &Arc<Core>) -> io::Result<Helpers> {
+    let beat = heartbeat::Beat::first(core);
     Ok(Helpers {
         claimer: spawn(core, "workcrew-claimer", claimer::serve)?,
-        heartbeat: spawn(core, "workcrew-heartbeat", heartbeat::serve)?,
+        heartbeat: spawn(core, "workcrew-heartbeat", move |core| heartbeat::serve(core, beat))?,
         reporter: spawn(core, "workcrew-reporter", |core| reporter::serve(core))?,
     })
 }

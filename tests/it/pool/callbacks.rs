@@ -113,7 +113,7 @@ fn a_callback_may_call_the_pool() {
     let world = World::new();
     let (part, stage) = stage();
     let (builder, outcomes) = tells_outcomes(world.pool(part).max_workers(2), &world);
-    let handle = builder.handle();
+    let (handle, (tell, called)) = (builder.handle(), unbounded());
     assert!(handle.stats().is_none(), "there is no pool yet");
     let pool = builder
         .on_unit_complete({
@@ -130,12 +130,14 @@ fn a_callback_may_call_the_pool() {
                 assert!(handle.stats().unwrap().hold.is_some());
                 handle.resume();
                 handle.cancel("next", By::whom("a callback")).unwrap().unwrap();
+                tell.send(()).unwrap();
             }
         })
         .start()
         .unwrap();
     pool.submit_work_unit(NewUnit::new("first"), "go").unwrap();
     stage.next().succeed("done");
+    next(&called);
     // It may have been cancelled before it began.
     until(|| {
         drop(stage.calls.try_recv());
