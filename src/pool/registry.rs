@@ -222,7 +222,8 @@ impl WorkerCell {
     /// It is done with its unit, or got none: it is idle, or on its way out. Says which.
     pub(super) fn settle(&self, ready: &Ready, must_retire: bool) -> Load {
         let mut state = self.state.lock();
-        if state.status == WorkerStatus::Terminated {
+        // It was left behind: it has no place any more, and its thread is to end.
+        if matches!(state.status, WorkerStatus::ShuttingDown | WorkerStatus::Terminated) {
             return Load::Retiring;
         }
         state.current = None;
@@ -256,6 +257,7 @@ impl WorkerCell {
         let is_open = current.stage != Stage::Closing;
         current.stage = Stage::Closing;
         let execution = is_open.then(|| Arc::clone(&current.execution));
+        state.status = WorkerStatus::ShuttingDown;
         state.generation += 1;
         state.thread = None;
         ready.abandon(usize::MAX);

@@ -40,8 +40,8 @@ fn tell(core: &Core, report: Report) {
     match report {
         Report::Ended { key, unit, status } => {
             tell_ended(core, &unit, status);
-            core.ready.unit_closes(key, &unit);
             unit.leave(Left::Ended(status));
+            core.ready.unit_closes(key, &unit);
         }
         Report::Close { worker_id, execution } => run::close_stuck(core, &worker_id, &execution),
         Report::Quit => {}

@@ -478,8 +478,8 @@ fn free_then_tell(core: &Core, cell: &WorkerCell, execution: &Execution, must_re
 fn tell_settled(core: &Core, execution: &Execution, settled: Settled) {
     match settled {
         Settled { left: Some(left), .. } => {
-            core.ready.unit_closes(execution.claim.lease.unit, &execution.unit);
             execution.unit.leave(left);
+            core.ready.unit_closes(execution.claim.lease.unit, &execution.unit);
         }
         Settled { until_ms, .. } => core.wait_until(execution, until_ms.unwrap_or_else(|| core.now_ms())),
     }

@@ -9,6 +9,7 @@ mod damage;
 mod exact;
 mod faulty;
 mod memory;
+mod pool_chaos;
 mod pool_crash;
 mod pool_races;
 mod pool_stress;
