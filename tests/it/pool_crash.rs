@@ -92,7 +92,7 @@ fn execute(call: &Call<'_>) -> Result<WorkResult, ExecuteError> {
     call.usage(charge(attempt));
     note(&format!("told {id} {attempt}"));
     let number: usize = id[1..].parse().unwrap();
-    if number % 10 == 3 {
+    if number.is_multiple_of(10) {
         // It ends when this process does: then its standard input does.
         let mut cat = Command::new("cat");
         let mut cat = cat.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
@@ -420,28 +420,60 @@ fn a_pool_that_was_stopped_in_order_leaves_nothing_to_be_lost() {
     }
 }
 
-/// Kills a batch of one unit, lets it be carried on, and returns how often the unit was executed and called back.
-fn one_unit(disturb: impl FnOnce(Role) -> Role) -> (usize, usize) {
+/// Kills a batch of one unit, and lets it be carried on.
+fn one_unit(disturb: impl FnOnce(Role) -> Role) -> Records {
     let mut batch = Batch::new("one unit");
     let child = disturb(batch.role("batch").env(COUNT, 1)).start();
     batch.is_killed(child);
-    let records = batch.carry_on(1);
-    (records.notes("run").count(), records.notes("callback").count())
+    batch.carry_on(1)
+}
+
+impl Records {
+    /// How often something was executed, and called back.
+    fn runs_and_callbacks(&self) -> (usize, usize) {
+        (self.notes("run").count(), self.notes("callback").count())
+    }
 }
 
 #[test]
 fn what_died_between_its_end_and_its_callback_is_neither_run_again_nor_called_back() {
-    assert_eq!(one_unit(|role| role.fault("callback:before:1:kill")), (1, 0));
+    let records = one_unit(|role| role.fault("callback:before:1:kill"));
+    assert_eq!(records.runs_and_callbacks(), (1, 0));
 }
 
 #[test]
 fn what_died_in_its_callback_is_not_called_back_again() {
-    assert_eq!(one_unit(|role| role.env(DIES_IN_CALLBACK, 1)), (1, 1));
+    let records = one_unit(|role| role.env(DIES_IN_CALLBACK, 1));
+    assert_eq!(records.runs_and_callbacks(), (1, 1));
 }
 
 #[test]
 fn what_died_before_its_end_was_stored_is_run_again() {
-    assert_eq!(one_unit(|role| role.fault("execute:committed:1:kill")), (2, 1));
+    let records = one_unit(|role| role.fault("execute:committed:1:kill"));
+    assert_eq!(records.runs_and_callbacks(), (2, 1));
+}
+
+#[test]
+fn a_process_that_was_started_is_known_as_soon_as_that_is_stored() {
+    // The third of what an execution tells.
+    for (fault, is_known) in [("progress:before:3:kill", false), ("progress:committed:3:kill", true)] {
+        let records = one_unit(|role| role.fault(fault));
+        let attempts = records.repository.attempts(records.units[0].key).unwrap();
+        assert_eq!(attempts[0].outcome, Some(Outcome::Lost), "{fault}");
+        assert_eq!(attempts[0].process.is_some(), is_known, "{fault}");
+        assert_eq!(records.runs_and_callbacks(), (2, 1), "{fault}");
+    }
+}
+
+#[test]
+fn two_processes_share_a_batch_and_each_unit_ends_once() {
+    let mut batch = Batch::new("two processes");
+    let children = [batch.role("batch").start(), batch.role("batch").start()];
+    for child in children {
+        batch.lines.extend(child.end_well());
+    }
+    let records = batch.carry_on(UNITS);
+    assert_eq!(records.notes("callback").count(), UNITS);
 }
 
 /// A pool whose executor waits for a word of the parent, and whose lease is short.
