@@ -254,6 +254,23 @@ fn a_worker_whose_submission_is_unknown_takes_the_next_unit() {
 }
 
 #[test]
+fn a_unit_whose_submission_stays_unknown_for_a_while_is_executed_in_the_end() {
+    let world = World::new();
+    let pool = world.pool(|_| Ok(WorkResult::empty())).max_workers(1).start().unwrap();
+    world.faulty.on(Verb::Submit, Fault::ExecutedThenError);
+    // Nobody gets to know what was claimed, and the worker that has it cannot end.
+    (0..2).for_each(|_| world.faulty.on(Verb::Claimed, Fault::ErrorOnce));
+    (0..2).for_each(|_| world.faulty.on(Verb::ChangeWorker, Fault::ErrorOnce));
+    pool.submit_work_unit(NewUnit::new("u"), "go").unwrap_err();
+    assert!(pool.wait_for_available_slot_timeout(LONG));
+    let handle = pool.submit_work_unit(NewUnit::new("u"), "go").unwrap();
+    assert_eq!(handle.wait_timeout(LONG).unwrap().status, UnitStatus::Completed);
+    let stats = pool.stop(Stop::Drain).unwrap().stats;
+    assert_eq!((stats.accepted, stats.completed), (1, 1), "{stats:?}");
+    world.verify();
+}
+
+#[test]
 fn what_is_claimed_while_the_pool_begins_to_stop_is_given_back() {
     let (world, gate) = (World::new(), Gate::closed());
     let builder = world.pool(fails_first);
