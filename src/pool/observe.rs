@@ -153,6 +153,8 @@ impl std::fmt::Debug for Callbacks {
 fn guarded(what: &str, call: impl FnOnce()) {
     assert_none_held();
     if let Err(payload) = catch_unwind(AssertUnwindSafe(call)) {
-        log::error!("{what} panicked: {}", panics::describe(payload));
+        // Described in any case: nothing may be left of it if nobody logs.
+        let message = panics::describe(payload);
+        log::error!("{what} panicked: {message}");
     }
 }

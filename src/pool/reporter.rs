@@ -31,7 +31,8 @@ pub(super) fn serve(core: &Core) {
         }
         let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| tell(core, report)));
         if let Err(payload) = told {
-            log::error!("the reporter panicked: {}", panics::describe(payload));
+            let message = panics::describe(payload);
+            log::error!("the reporter panicked: {message}");
         }
     }
 }

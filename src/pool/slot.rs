@@ -109,7 +109,8 @@ fn perform(core: &Arc<Core>, cell: &Arc<WorkerCell>, generation: u64, task: Task
         Task::Quit => Ran::Retiring,
     }));
     performed.unwrap_or_else(|payload| {
-        log::error!("worker {} panicked outside of its executor: {}", cell.id, panics::describe(payload));
+        let message = panics::describe(payload);
+        log::error!("worker {} panicked outside of its executor: {message}", cell.id);
         if let Some(execution) = execution {
             run::give_up(core, &execution);
         }

@@ -42,7 +42,6 @@ const LONG: Duration = Duration::from_secs(30);
 #[ignore = "a process of its own, which the other test starts"]
 fn child() {
     if let Some(role) = children::role() {
-        env_logger::init();
         let stop = match role.as_str() {
             "drain" => Stop::Drain,
             "cancel" => Stop::Cancel { grace: Duration::from_millis(100) },

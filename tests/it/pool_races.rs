@@ -401,3 +401,31 @@ fn the_end_of_a_pool_is_stored_although_the_storage_fails_once() {
         assert!(world.direct.owners().unwrap().iter().all(|owner| owner.ended_at.is_some()));
     }
 }
+
+/// A payload that panics once more when it is dropped.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        std::panic::panic_any(Bomb);
+    }
+}
+
+#[test]
+fn a_callback_that_panics_with_something_that_panics_harms_nobody_although_nobody_logs_it() {
+    // Nothing is logged in this binary: what is only looked at to be logged is not looked at.
+    let world = World::new();
+    let pool = world.pool(fails_first).max_workers(1);
+    let pool =
+        pool.on_unit_complete(|_, _| std::panic::panic_any(Bomb)).observer(|_: &Event<'_>| std::panic::panic_any(Bomb));
+    let pool = pool.start().unwrap();
+    for id in ["u", "v"] {
+        assert!(pool.wait_for_available_slot_timeout(LONG));
+        let handle = pool.submit_work_unit(NewUnit::new(id), "go").unwrap();
+        assert_eq!(handle.wait_timeout(LONG).unwrap().status, UnitStatus::Completed);
+    }
+    let summary = pool.stop_timeout(Stop::Drain, LONG).unwrap();
+    assert!(summary.is_final, "{pool:?}");
+    assert_eq!((summary.stats.completed, summary.stats.lost), (2, 0));
+    world.verify();
+}
