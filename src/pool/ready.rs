@@ -85,6 +85,15 @@ pub(super) struct StopState {
     pub(super) has_open_units: bool,
 }
 
+/// What the reporter's thread does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reporter {
+    Working,
+    /// It did not return from a callback in time, and is counted among those left behind.
+    Left,
+    Ended,
+}
+
 #[derive(Debug)]
 struct State {
     phase: PoolPhase,
@@ -94,6 +103,7 @@ struct State {
     ledger: Ledger,
     timers: Timers,
     abandoned: usize,
+    reporter: Reporter,
     /// Threads that ended and are to be joined.
     ended_threads: Vec<JoinHandle<()>>,
     /// Calls of user threads that may still bring a unit.
@@ -157,6 +167,7 @@ impl Ready {
             ledger: Ledger::default(),
             timers: Timers::new(),
             abandoned: 0,
+            reporter: Reporter::Working,
             ended_threads: Vec::new(),
             submissions: 0,
         };
@@ -605,6 +616,26 @@ impl Ready {
     /// A thread that was left behind has come back.
     pub(super) fn returned(&self) {
         self.state.lock().abandoned -= 1;
+    }
+
+    /// The reporter is left behind, unless it has ended; says whether it is.
+    pub(super) fn leave_reporter(&self) -> bool {
+        let mut state = self.state.lock();
+        let is_left = state.reporter != Reporter::Ended;
+        if is_left {
+            state.reporter = Reporter::Left;
+            state.abandoned += 1;
+        }
+        is_left
+    }
+
+    /// The reporter's thread ends.
+    pub(super) fn reporter_ends(&self) {
+        let mut state = self.state.lock();
+        if state.reporter == Reporter::Left {
+            state.abandoned -= 1;
+        }
+        state.reporter = Reporter::Ended;
     }
 
     /// A worker that was taken has ended: another one for its place.

@@ -27,7 +27,7 @@ pub(super) fn serve(core: &Core) {
     inside::enter(core.number);
     while let Ok(report) = core.reports.1.recv() {
         if matches!(report, Report::Quit) {
-            return;
+            break;
         }
         let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| tell(core, report)));
         if let Err(payload) = told {
@@ -35,6 +35,7 @@ pub(super) fn serve(core: &Core) {
             log::error!("the reporter panicked: {message}");
         }
     }
+    core.ready.reporter_ends();
 }
 
 fn tell(core: &Core, report: Report) {

@@ -140,10 +140,8 @@ fn end(core: &Core, helpers: Helpers, stopping: &Stopping) {
     core.end_helpers();
     join([helpers.claimer, helpers.heartbeat]);
     // A callback that does not return keeps the reporter for ever.
-    if !(stopping.is_grace_over && is_reporting) {
+    if !(stopping.is_grace_over && is_reporting && core.ready.leave_reporter()) {
         join([helpers.reporter]);
-    } else {
-        core.ready.abandon(usize::MAX);
     }
     join(core.ready.ended_threads());
     let ended = core.repository().end_owner(core.owner()).or_else(|error| match error.is_passing() {

@@ -178,7 +178,7 @@ impl Chaos {
     fn begin(path: &Path) -> Chaos {
         let told = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
-            let is_meant = panic.payload().is::<Bomb>() || panic.payload_as_str() == Some("chaos");
+            let is_meant = panic.payload().is::<Bomb>() || panic.payload().downcast_ref() == Some(&"chaos");
             if !is_meant {
                 told(panic);
             }
@@ -228,6 +228,7 @@ impl Chaos {
             threads.spawn(|| {
                 while !self.is_over() {
                     assert_balanced(&self.pool.stats());
+                    CancelToken::new().wait_timeout(Duration::from_micros(200));
                 }
             });
             for thread in submitting {

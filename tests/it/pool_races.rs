@@ -69,6 +69,12 @@ fn hold_back_retries(told: mpsc::Sender<()>, gate: Gate) -> impl Fn(&Event<'_>) 
     }
 }
 
+fn open_gate() -> Gate {
+    let gate = Gate::closed();
+    gate.open();
+    gate
+}
+
 fn assert_balanced(stats: &PoolStats) {
     let PoolStats { pending, running, completed, failed, cancelled, left_pending, lost, .. } = *stats;
     assert_eq!(stats.accepted, pending + running + completed + failed + cancelled + left_pending + lost, "{stats:?}");
@@ -304,11 +310,7 @@ fn two_pools(
     let first = world
         .pool(fails_first)
         .retry(RetryPolicy::fixed(Duration::from_millis(50)))
-        .observer(hold_back_retries(ended, {
-            let gate = Gate::closed();
-            gate.open();
-            gate
-        }))
+        .observer(hold_back_retries(ended, open_gate()))
         .on_unit_complete(count(&callbacks))
         .start()
         .unwrap();
@@ -428,4 +430,26 @@ fn a_callback_that_panics_with_something_that_panics_harms_nobody_although_nobod
     assert!(summary.is_final, "{pool:?}");
     assert_eq!((summary.stats.completed, summary.stats.lost), (2, 0));
     world.verify();
+}
+
+#[test]
+fn a_callback_that_outlives_the_pool_is_counted_for_as_long_as_it_runs() {
+    let (world, gate) = (World::new(), Gate::closed());
+    let (ended, has_ended) = mpsc::channel();
+    let waits = gate.clone();
+    let pool = world.pool(fails_first).retry(RetryPolicy::fixed(LONG));
+    let pool = pool.observer(hold_back_retries(ended, open_gate())).on_unit_cancelled(move |_| waits.pass());
+    let pool = pool.start().unwrap();
+    let handle = pool.submit_work_unit(NewUnit::new("u"), "go").unwrap();
+    has_ended.recv_timeout(LONG).unwrap();
+    assert_eq!(pool.cancel("u", By::whom("ada")).unwrap(), CancelAnswer::Cancelled);
+    gate.wait_for(1);
+    assert_eq!(pool.stop(Stop::Now).unwrap().stats.abandoned_threads, 1);
+    gate.open();
+    handle.wait_timeout(LONG).unwrap();
+    let began = Instant::now();
+    while pool.stats().abandoned_threads > 0 {
+        assert!(began.elapsed() < LONG, "it has returned, and is counted all the same");
+        std::thread::yield_now();
+    }
 }
