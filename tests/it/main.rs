@@ -11,6 +11,7 @@ mod faulty;
 mod memory;
 mod pool_chaos;
 mod pool_crash;
+mod pool_freeze;
 mod pool_races;
 mod pool_stress;
 mod property;

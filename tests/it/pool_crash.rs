@@ -20,10 +20,10 @@ use workcrew::repository::sqlite::SqliteOptions;
 use workcrew::testing::arm_from_environment;
 use workcrew::{
     Archive, Call, Charge, ExecuteError, JobId, Message, Money, NewJob, NewUnit, Outcome, Repository, RetryPolicy,
-    SqliteRepository, Stop, Tokens, UnitStatus, WaitError, WorkPool, WorkResult, WorkUnit,
+    SqliteRepository, Stop, Tokens, UnitStatus, WorkPool, WorkResult, WorkUnit,
 };
 
-use crate::children::{self, Child, ClockAhead, Role, hear, say, was_killed};
+use crate::children::{self, Child, Role, say, was_killed};
 use crate::support::{self, Random};
 
 const JOB: &str = "batch";
@@ -49,7 +49,6 @@ fn child() {
         "batch" => run_batch(None),
         "drain" => run_batch(Some(Stop::Drain)),
         "cancel" => run_batch(Some(Stop::Cancel { grace: Duration::from_secs(10) })),
-        "freeze" => freeze(),
         _ => panic!("`{role}` is no role"),
     }
 }
@@ -474,83 +473,4 @@ fn two_processes_share_a_batch_and_each_unit_ends_once() {
     }
     let records = batch.carry_on(UNITS);
     assert_eq!(records.notes("callback").count(), UNITS);
-}
-
-/// A pool whose executor waits for a word of the parent, and whose lease is short.
-fn freeze() {
-    let repository = SqliteRepository::open(children::path()).unwrap();
-    let job = repository.create_job(&NewJob::named(JOB)).unwrap().id;
-    arm_from_environment();
-    let execute = |call: &Call<'_>| {
-        call.message(Message::assistant("the first says"));
-        call.usage(charge(1));
-        say("executing");
-        hear();
-        Ok(WorkResult::text("the first"))
-    };
-    let pool = WorkPool::builder(job, execute, repository)
-        .lease(Duration::from_millis(500))
-        .heartbeat(Duration::from_millis(50))
-        .on_unit_complete(|_, _| say("callback"))
-        .start()
-        .unwrap();
-    let handle = pool.submit_work_unit(NewUnit::new("s"), "go").unwrap();
-    let end = handle.wait().map(|unit| unit.status);
-    say(match end {
-        Err(WaitError::Lost) => "lost".to_owned(),
-        end => format!("{end:?}"),
-    });
-    let stats = pool.stop(Stop::Drain).unwrap().stats;
-    say(format_args!("{} accepted, {} lost", stats.accepted, stats.lost));
-}
-
-#[test]
-fn a_pool_that_slept_through_its_lease_does_no_harm() {
-    for fault in ["", "execute:committed:1:stop", "finish:before:1:stop"] {
-        let batch = Batch::new(fault);
-        let role = batch.role("freeze");
-        let mut child = if fault.is_empty() { role.start() } else { role.fault(fault).start() };
-        child.wait_for("executing");
-        if fault.is_empty() {
-            child.signal(Signal::STOP);
-        } else {
-            child.tell("go on");
-        }
-        child.wait_until_stopped();
-        overtake(&batch.path);
-        if fault.is_empty() {
-            child.tell("go on");
-        }
-        child.signal(Signal::CONT);
-        assert_eq!(child.end_well(), ["lost", "1 accepted, 1 lost"], "{fault}: no callback");
-        check_overtaken(&batch);
-    }
-}
-
-/// Another pool takes over what a frozen one holds, as soon as its lease is over.
-fn overtake(path: &Path) {
-    let clock = ClockAhead::by(Duration::from_secs(1));
-    let repository = SqliteOptions::new().clock(clock.clone()).open(path).unwrap();
-    let job = repository.job_named(JOB).unwrap().unwrap().id;
-    let pool = WorkPool::builder(job, |_: &Call<'_>| Ok(WorkResult::text("the second")), repository);
-    let pool = pool.clock(clock).start().unwrap();
-    let unit = pool.submit_work_unit(NewUnit::new("s"), "go").unwrap().wait_timeout(AT_ONCE).unwrap();
-    assert_eq!(unit.output.as_deref(), Some("the second"));
-    pool.stop(Stop::Drain).unwrap();
-}
-
-fn check_overtaken(batch: &Batch) {
-    let repository = SqliteRepository::open(&batch.path).unwrap();
-    let job = repository.job_named(JOB).unwrap().unwrap().id;
-    let unit = repository.unit(job, "s").unwrap();
-    assert_eq!((unit.status, unit.output.as_deref()), (UnitStatus::Completed, Some("the second")));
-    let attempts = repository.attempts(unit.key).unwrap();
-    let outcomes: Vec<_> = attempts.iter().map(|attempt| attempt.outcome).collect();
-    assert_eq!(outcomes, [Some(Outcome::Lost), Some(Outcome::Completed)]);
-    let late = repository.attempt_result(attempts[0].key).unwrap().late_result.unwrap();
-    assert_eq!(late.json().unwrap()["output"], "the first");
-    assert_eq!(repository.charges(attempts[0].key).unwrap(), [charge(1)]);
-    assert_eq!(attempts[0].message_count, Some(1));
-    let verification = Verify::new().settled().run(&repository).unwrap();
-    assert!(verification.is_clean(), "{}: {verification}", batch.end);
 }
