@@ -65,14 +65,24 @@ impl Sum for Money {
 }
 
 impl fmt::Display for Money {
+    /// Exact, with at least cents; with a precision, as in `{:.4}`, rounded to so many decimals.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sign = if self.0 < 0 { "-" } else { "" };
-        let nanos = self.0.unsigned_abs();
+        let mut nanos = self.0.unsigned_abs();
+        if let Some(dropped) = f.precision().and_then(|decimals| 9_u32.checked_sub(u32::try_from(decimals).ok()?)) {
+            let step = 10_u64.pow(dropped);
+            nanos = (nanos + step / 2) / step * step;
+        }
         let dollars = nanos / NANOS_PER_DOLLAR.unsigned_abs();
         let fraction = format!("{:09}", nanos % NANOS_PER_DOLLAR.unsigned_abs());
-        // At least cents, and no zeros behind them that say nothing.
-        let shown = fraction.trim_end_matches('0').len().max(2);
-        f.pad(&format!("{sign}${dollars}.{}", &fraction[..shown]))
+        let text = match f.precision() {
+            Some(0) => format!("{sign}${dollars}"),
+            Some(decimals) => format!("{sign}${dollars}.{:0<decimals$}", &fraction[..decimals.min(9)]),
+            // At least cents, and no zeros behind them that say nothing.
+            None => format!("{sign}${dollars}.{}", &fraction[..fraction.trim_end_matches('0').len().max(2)]),
+        };
+        // Unlike `pad`, which would cut the text to the precision.
+        f.pad_integral(true, "", &text)
     }
 }
 
@@ -340,9 +350,12 @@ impl Sum for Cost {
 impl fmt::Display for Cost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.amount, self.unpriced) {
-            (amount, 0) => write!(f, "{amount}"),
-            (Money::ZERO, _) => f.write_str("unknown"),
-            (amount, unpriced) => write!(f, "{amount} and {unpriced} unpriced"),
+            (amount, 0) => amount.fmt(f),
+            (Money::ZERO, _) => f.pad_integral(true, "", "unknown"),
+            (amount, unpriced) => {
+                amount.fmt(f)?;
+                write!(f, " and {unpriced} unpriced")
+            }
         }
     }
 }
@@ -363,6 +376,21 @@ mod tests {
             assert_eq!(Money(nanos).to_string(), text);
             assert_eq!(text.parse(), Ok(Money(nanos)));
         }
+    }
+
+    #[test]
+    fn with_a_precision_amounts_are_rounded_and_not_cut() {
+        let amount = Money(-1_234_567_891);
+        assert_eq!(format!("{amount:.0} {amount:.1} {amount:.4}"), "-$1 -$1.2 -$1.2346");
+        assert_eq!(format!("{amount:.9} {amount:.11}"), "-$1.234567891 -$1.23456789100");
+        assert_eq!(
+            format!("{:.2}|{:8.2}|{:<8.2}|", Money(1_999_999_999), Money(5), Money(5)),
+            "$2.00|   $0.00|$0.00   |"
+        );
+        assert_eq!(format!("{:.0}", Money(i64::MAX)), "$9223372037");
+        let cost = Cost { amount: Money(1_500_000_000), unpriced: 2 };
+        assert_eq!(format!("{cost:.1}"), "$1.5 and 2 unpriced");
+        assert_eq!(format!("{:.1}", Cost { amount: Money::ZERO, unpriced: 1 }), "unknown");
     }
 
     #[test]

@@ -169,6 +169,24 @@ impl Provenance {
             ..Provenance::default()
         }
     }
+
+    /// The version of the program behind it.
+    pub fn program_version(mut self, version: impl Into<String>) -> Provenance {
+        self.program_version = Some(version.into());
+        self
+    }
+
+    /// One of its arguments, without secrets.
+    pub fn argument(mut self, argument: impl Into<String>) -> Provenance {
+        self.arguments.push(argument.into());
+        self
+    }
+
+    /// The model that was asked for.
+    pub fn model(mut self, model: impl Into<String>) -> Provenance {
+        self.model = Some(model.into());
+        self
+    }
 }
 
 /// What is recorded when an execution begins.
@@ -425,6 +443,34 @@ pub struct Attempt {
 }
 
 impl Attempt {
+    /// An attempt that was just claimed.
+    pub(crate) fn claimed(
+        key: AttemptKey,
+        fence: i64,
+        owner: OwnerId,
+        worker_id: WorkerId,
+        assigned_at: DateTime<Utc>,
+    ) -> Attempt {
+        Attempt {
+            key,
+            fence,
+            owner,
+            worker_id,
+            assigned_at,
+            started_at: None,
+            ended_at: None,
+            outcome: None,
+            is_counted: false,
+            failure: None,
+            session_id: None,
+            process: None,
+            provenance: None,
+            message_count: None,
+            head: None,
+            messages_lost: 0,
+        }
+    }
+
     /// How long the execution took.
     pub fn execution_time(&self) -> Option<Duration> {
         execution_time(self.started_at, self.ended_at)

@@ -72,6 +72,7 @@ impl Settings {
             ("reservation", self.reservation, Duration::from_millis(1)),
             ("kill_grace", self.kill_grace, Duration::ZERO),
             ("shutdown_grace", self.shutdown_grace, Duration::ZERO),
+            ("retry", self.retry.limit(), Duration::ZERO),
         ];
         for (name, time, shortest) in times {
             if time < shortest {

@@ -9,7 +9,7 @@ use super::ledger::Left;
 use super::ready::boot_ms_of;
 use super::registry::WorkerCell;
 use super::reporter::Report;
-use super::slot;
+use super::{panics, slot};
 use crate::attempt::AttemptKey;
 use crate::error::RepositoryError;
 use crate::lease::Claim;
@@ -22,7 +22,8 @@ const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
 /// The life of the claimer's thread.
 pub(super) fn serve(core: &Arc<Core>) {
     while !core.is_ending() {
-        if !claim_due(core) {
+        // After a panic of the repository it waits for the next nudge.
+        if !panics::contain("the claimer", || claim_due(core)).unwrap_or(false) {
             core.ready.claimer.wait(None);
         }
     }
@@ -56,7 +57,7 @@ fn claim_due(core: &Arc<Core>) -> bool {
         Err(error) => {
             log::warn!("{}: what is due could not be claimed: {error}", core.job.id);
             for cell in cells {
-                slot::dismiss(core, &cell, !error.is_rejection());
+                slot::give_back_after(core, &cell, &error);
             }
             let until_ms = core.in_ms(PAUSE_AFTER_FAILURE);
             for (key, _) in core.ready.due() {
@@ -78,13 +79,13 @@ fn hand_out(core: &Core, cells: Vec<Arc<WorkerCell>>, claims: Vec<Claim>) {
     let mut claims: HashMap<_, _> = claims.into_iter().map(|claim| (claim.lease.worker_id.clone(), claim)).collect();
     for cell in cells {
         let Some(claim) = claims.remove(&cell.id) else {
-            slot::dismiss(core, &cell, false);
+            slot::give_back(core, &cell);
             continue;
         };
         match core.ready.claimed(claim.lease.attempt(), claim.lease.unit_id.as_str()) {
             Some(unit) => core.hand_over(&cell, claim, &unit),
             // The pool began to stop, and has said that it stays PENDING: it goes back with its worker.
-            None => slot::dismiss(core, &cell, true),
+            None => slot::dismiss(core, &cell),
         }
     }
 }
@@ -128,7 +129,6 @@ fn look_after_the_rest(core: &Core) {
 pub(super) fn ended(core: &Core, key: UnitKey, status: UnitStatus) {
     let after = AttemptKey { unit: key, number: u32::MAX };
     if let Some(unit) = core.ready.unit_leaves(after, Left::Ended(status)) {
-        // The reporter holds the other end for as long as the pool lives.
-        let _ = core.reports.0.send(Report::Ended { key, unit, status });
+        core.report(Report::Ended { key, unit, status });
     }
 }

@@ -20,13 +20,16 @@ use super::registry::{Registry, WorkerCell};
 use super::reporter::Report;
 use super::stats::Summary;
 use super::{inside, slot};
-use crate::attempt::Provenance;
+use crate::attempt::{AttemptReport, Provenance};
 use crate::clock::Clock;
 use crate::error::RepositoryError;
 use crate::executor::Executor;
 use crate::job::Job;
-use crate::lease::{Claim, OwnerId};
+use crate::lease::{Claim, Lease, OwnerId};
 use crate::repository::{Claimant, Repository, Slot};
+
+/// How many ends of attempts are kept that could not be stored.
+const UNSTORED_LIMIT: usize = 1_000;
 
 /// What all threads of a pool share. Everything in it is behind a lock of its own or never changes.
 pub(super) struct Core {
@@ -48,8 +51,8 @@ pub(super) struct Core {
     runs: AtomicU64,
     /// Tokens of claims whose answer was lost for good.
     pub(super) doubts: Mutex<Vec<i64>>,
-    /// Units of other processes that somebody here waits for.
-    pub(super) watched: Mutex<Vec<std::sync::Weak<OpenUnit>>>,
+    /// Ends of attempts that could not be stored, to be tried again. What does not fit is executed again.
+    unstored: Mutex<Vec<(Lease, AttemptReport)>>,
     is_ending: AtomicBool,
     started: OnceLock<Instant>,
     elapsed: OnceLock<Duration>,
@@ -78,7 +81,7 @@ impl Core {
             owner: OnceLock::new(),
             runs: AtomicU64::new(0),
             doubts: Mutex::default(),
-            watched: Mutex::default(),
+            unstored: Mutex::default(),
             is_ending: AtomicBool::new(false),
             started: OnceLock::new(),
             elapsed: OnceLock::new(),
@@ -143,6 +146,13 @@ impl Core {
         let _ = self.reports.0.send(Report::Quit);
     }
 
+    /// Lets the reporter tell something.
+    pub(super) fn report(&self, report: Report) {
+        self.ready.report_sent();
+        // The reporter holds the other end for as long as the pool lives.
+        let _ = self.reports.0.send(report);
+    }
+
     pub(super) fn stop_clock(&self) {
         self.elapsed.get_or_init(|| self.started.get().map(Instant::elapsed).unwrap_or_default());
     }
@@ -187,6 +197,28 @@ impl Core {
     pub(super) fn wait_until(&self, execution: &Execution, until_ms: i64) {
         if !self.ready.wait_until(execution.claim.lease.attempt(), until_ms) {
             execution.unit.leave(super::ledger::Left::Pending);
+        }
+    }
+
+    /// Keeps an end that could not be stored. While the pool lives its lease is renewed, so there is time.
+    pub(super) fn keep_for_later(&self, lease: &Lease, report: AttemptReport) {
+        let mut unstored = self.unstored.lock().unwrap_or_else(PoisonError::into_inner);
+        if unstored.len() < UNSTORED_LIMIT {
+            unstored.push((lease.clone(), report));
+        }
+    }
+
+    /// Tries again to store what could not be stored, and keeps what still cannot.
+    pub(super) fn store_unstored(&self) {
+        let unstored = std::mem::take(&mut *self.unstored.lock().unwrap_or_else(PoisonError::into_inner));
+        for (lease, report) in unstored {
+            match self.repository().finish(&lease, &report) {
+                Ok(closed) => log::info!("unit {}: its end is stored after all: {}", lease.unit_id, closed.status),
+                Err(error) if error.is_rejection() => {
+                    log::warn!("unit {}: its end came too late: {error}", lease.unit_id);
+                }
+                Err(_) => self.keep_for_later(&lease, report),
+            }
         }
     }
 

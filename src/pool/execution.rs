@@ -55,12 +55,21 @@ struct Told {
 /// What an executor reports after its attempt was taken from it.
 #[derive(Debug)]
 enum Late {
-    /// Nothing so far, and the attempt has not been closed.
+    /// Its thread has not come back, and the attempt has not been closed.
     Open,
-    /// It waits until the attempt is closed.
-    Waits(Box<AttemptReport>),
+    /// Its thread has come back, with this to report if with anything, and the attempt has not been closed.
+    Back(Option<Box<AttemptReport>>),
     /// The attempt is closed.
     Closed,
+}
+
+/// When a thread comes back whose attempt was taken from it.
+#[derive(Debug)]
+pub(super) enum ComeBack {
+    /// Whoever closes the attempt will find what it brought.
+    BeforeTheEnd,
+    /// It has to store what it brought.
+    AfterTheEnd(Option<Box<AttemptReport>>),
 }
 
 /// Everything that an attempt told, as it is stored at its end.
@@ -106,21 +115,22 @@ impl Execution {
         }
     }
 
-    /// Keeps a report that came too late until the attempt is closed; gives it back if it is.
-    pub(super) fn too_late(&self, report: AttemptReport) -> Option<AttemptReport> {
+    /// Its thread has come back after the attempt was taken from it. What it reports waits until the attempt is closed; if
+    /// it is, the report is given back.
+    pub(super) fn came_back(&self, report: Option<Box<AttemptReport>>) -> ComeBack {
         let mut late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
         if matches!(*late, Late::Closed) {
-            return Some(report);
+            return ComeBack::AfterTheEnd(report);
         }
-        *late = Late::Waits(Box::new(report));
-        None
+        *late = Late::Back(report);
+        ComeBack::BeforeTheEnd
     }
 
-    /// The attempt is closed. Returns what came too late.
-    pub(super) fn closed(&self) -> Option<AttemptReport> {
+    /// The attempt is closed. Says whether its thread came back meanwhile, and with what.
+    pub(super) fn closed(&self) -> Option<Option<Box<AttemptReport>>> {
         let mut late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
         match std::mem::replace(&mut *late, Late::Closed) {
-            Late::Waits(report) => Some(*report),
+            Late::Back(report) => Some(report),
             Late::Open | Late::Closed => None,
         }
     }

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crossbeam_channel::Receiver;
+use crossbeam_channel::{Receiver, RecvError};
 
 use super::open_unit::{OpenUnit, Said};
 use crate::attempt::AttemptKey;
@@ -22,6 +22,7 @@ pub struct Messages {
     unit: Arc<OpenUnit>,
     repository: Arc<dyn Repository>,
     live: Receiver<Arc<Said>>,
+    number: u64,
     /// The last message that was given out: its attempt, its number.
     given: (u32, u32),
     found: VecDeque<Said>,
@@ -38,8 +39,8 @@ enum State {
 
 impl Messages {
     pub(super) fn new(unit: Arc<OpenUnit>, repository: Arc<dyn Repository>) -> Messages {
-        let live = unit.follow();
-        Messages { unit, repository, live, given: (1, 0), found: VecDeque::new(), state: State::Begins }
+        let (live, number) = unit.follow();
+        Messages { unit, repository, live, number, given: (1, 0), found: VecDeque::new(), state: State::Begins }
     }
 
     /// Gives out what was found, leaving out what was given before.
@@ -51,6 +52,16 @@ impl Messages {
             }
         }
         None
+    }
+
+    /// Waits for what is said next; `None` if something was missed before that, which need not wait.
+    fn receive(&self) -> Option<Result<Arc<Said>, RecvError>> {
+        match self.live.try_recv() {
+            Ok(said) => Some(Ok(said)),
+            // Asked once the channel is empty: what is said from now on has room.
+            Err(_) if self.unit.has_missed(self.number) => None,
+            Err(_) => Some(self.live.recv()),
+        }
     }
 
     /// Reads everything behind what was given that is stored by now.
@@ -102,13 +113,13 @@ impl Iterator for Messages {
                         return Some(Err(error));
                     }
                 }
-                State::Follows => match self.live.recv() {
-                    Ok(said) if follows(self.given, (said.attempt_number, said.number)) => {
+                State::Follows => match self.receive() {
+                    Some(Ok(said)) if follows(self.given, (said.attempt_number, said.number)) => {
                         self.found.push_back(Arc::unwrap_or_clone(said));
                     }
-                    Ok(said) if (said.attempt_number, said.number) <= self.given => {}
+                    Some(Ok(said)) if (said.attempt_number, said.number) <= self.given => {}
                     missed_or_ended => {
-                        if missed_or_ended.is_err() {
+                        if matches!(missed_or_ended, Some(Err(_))) {
                             self.state = State::Ended;
                         }
                         if let Err(error) = self.catch_up() {

@@ -3,20 +3,21 @@
 //! If it cannot renew in time it stops the pool's executions itself, before anybody else may begin the same units.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::core::Core;
 use super::execution::Execution;
 use super::ledger::Left;
+use super::open_unit::OpenUnit;
 use super::ready::Stop;
 use super::registry::WorkerCell;
 use super::stats::PoolPhase;
-use super::supervisor;
+use super::{panics, supervisor};
 use crate::error::RepositoryError;
 use crate::executor::CancelReason;
 use crate::lease::Held;
-use crate::unit::UnitStatus;
+use crate::unit::{UnitKey, UnitStatus};
 
 /// How often a unit is looked at that another process executes and somebody here waits for.
 const WATCH_EVERY: Duration = Duration::from_secs(5);
@@ -28,20 +29,11 @@ const SWEEP_LIMIT: usize = 1_000;
 pub(super) fn serve(core: &Arc<Core>) {
     let mut beat = Beat { renewed_at_ms: core.now_ms(), next_ms: core.in_ms(core.settings.heartbeat), watch_ms: 0 };
     while !core.is_ending() {
-        let now_ms = core.now_ms();
-        if now_ms >= beat.next_ms {
-            beat.next_ms = core.in_ms(core.settings.heartbeat);
-            beat.renew(core);
-            core.resolve_doubts();
-            sweep(core);
-        }
-        if now_ms >= beat.watch_ms && look_at_watched(core) {
-            beat.watch_ms = core.in_ms(WATCH_EVERY);
-        }
-        let is_watching = !core.watched.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
-        let next_ms = if is_watching { beat.next_ms.min(beat.watch_ms) } else { beat.next_ms };
+        panics::contain("the heartbeat", || beat.go(core));
+        let next_ms = if !core.ready.watched().is_empty() { beat.next_ms.min(beat.watch_ms) } else { beat.next_ms };
         core.heartbeat.wait(Some(supervisor::until(core, next_ms)));
     }
+    stop_watching(core);
 }
 
 struct Beat {
@@ -52,6 +44,22 @@ struct Beat {
 }
 
 impl Beat {
+    /// Does whatever is due.
+    fn go(&mut self, core: &Arc<Core>) {
+        let now_ms = core.now_ms();
+        if now_ms >= self.next_ms {
+            self.next_ms = core.in_ms(core.settings.heartbeat);
+            self.renew(core);
+            core.resolve_doubts();
+            core.store_unstored();
+            sweep(core);
+        }
+        if now_ms >= self.watch_ms {
+            self.watch_ms = core.in_ms(WATCH_EVERY);
+            look_at_watched(core);
+        }
+    }
+
     fn renew(&mut self, core: &Arc<Core>) {
         let asked_at_ms = core.now_ms();
         match core.repository().renew(core.owner(), core.settings.lease) {
@@ -104,40 +112,51 @@ fn executing(core: &Core) -> Vec<(Arc<WorkerCell>, Arc<Execution>)> {
     cells.into_iter().filter_map(|cell| cell.executing().map(|execution| (cell, execution))).collect()
 }
 
-/// Takes back what the dead were holding. Those units wait for whoever submits or pulls them.
+/// Takes back what the dead were holding. Those units wait for whoever submits or pulls them. What ended by it and is
+/// this pool's own, such as a unit that waited too long, is told.
 pub(super) fn sweep(core: &Core) {
     if core.ready.phase() == PoolPhase::Draining {
         return;
     }
     match core.repository().expire(SWEEP_LIMIT) {
         Ok(swept) if !swept.is_empty() => {
-            log::info!("{}: {} leases of the dead were taken back", core.job.id, swept.len());
+            log::info!("{}: {} units that nobody looked after were taken back", core.job.id, swept.len());
+            for swept in swept.iter().filter(|swept| swept.job_id == core.job.id && swept.status.is_terminal()) {
+                super::claimer::ended(core, swept.unit, swept.status);
+            }
         }
         Ok(_) => {}
         Err(error) => log::warn!("{}: leases of the dead were not taken back: {error}", core.job.id),
     }
 }
 
-/// Looks at units that other processes execute and somebody here waits for; says whether there are any.
-fn look_at_watched(core: &Core) -> bool {
-    let watched = core.watched.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    if watched.is_empty() {
-        return false;
-    }
-    for unit in watched.iter().filter_map(std::sync::Weak::upgrade) {
-        match core.repository().unit(core.job.id, unit.id()) {
-            // It is this pool's after all, which tells of it.
-            Ok(stored) if core.ready.get(stored.key).is_some() => {}
-            Ok(stored) if stored.status.is_terminal() => unit.leave(Left::Ended(stored.status)),
-            Ok(stored) if stored.status == UnitStatus::Pending && stored.accepted_by.is_none() => {
-                unit.leave(Left::Pending);
+/// Looks at units that others execute and somebody here waits for.
+fn look_at_watched(core: &Core) {
+    for (key, unit) in core.ready.watched() {
+        let left = match core.repository().unit(core.job.id, unit.id()) {
+            Ok(stored) if stored.status.is_terminal() => Left::Ended(stored.status),
+            Ok(stored) if stored.status == UnitStatus::Pending && stored.accepted_by.is_none() => Left::Pending,
+            Ok(_) => continue,
+            Err(error) => {
+                log::warn!("unit {}: could not be looked at: {error}", unit.id());
+                continue;
             }
-            Ok(_) => {}
-            Err(error) => log::warn!("unit {}: could not be looked at: {error}", unit.id()),
-        }
+        };
+        tell_watched(core, key, &unit, left);
     }
-    let is_open =
-        |unit: &std::sync::Weak<super::open_unit::OpenUnit>| unit.upgrade().is_some_and(|unit| unit.left().is_none());
-    core.watched.lock().unwrap_or_else(PoisonError::into_inner).retain(is_open);
-    true
+}
+
+/// Nobody looks any more: those who still wait are told.
+fn stop_watching(core: &Core) {
+    look_at_watched(core);
+    for (key, unit) in core.ready.watched() {
+        tell_watched(core, key, &unit, Left::Lost);
+    }
+}
+
+/// Tells those who wait for another's unit, unless it has become this pool's meanwhile.
+fn tell_watched(core: &Core, key: UnitKey, unit: &OpenUnit, left: Left) {
+    if core.ready.unwatch(key) {
+        unit.leave(left);
+    }
 }

@@ -1,7 +1,7 @@
 //! The units that a pool took upon itself, and what became of them. Plain data under the ready lock.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use super::open_unit::OpenUnit;
 use crate::money::{Charge, Cost, Tokens};
@@ -16,8 +16,6 @@ pub(super) enum Standing {
     Waiting { until_ms: i64 },
     /// Its time has come, and it waits for a place.
     Due,
-    /// It has ended, its callback has not.
-    Reporting,
 }
 
 /// How a unit left the pool.
@@ -67,7 +65,11 @@ pub(super) struct Ledger {
     open: HashMap<UnitKey, Entry>,
     /// Those of the open ones that are due.
     due: BTreeSet<UnitKey>,
+    /// Units that have ended and whose callbacks have not. One that was requeued by its callback may be open again too.
+    reporting: HashMap<UnitKey, Vec<Arc<OpenUnit>>>,
     submitting: HashMap<String, Submission>,
+    /// Units that others execute and somebody here waits for.
+    watched: HashMap<UnitKey, Weak<OpenUnit>>,
     pub(super) totals: Totals,
 }
 
@@ -82,28 +84,30 @@ impl Ledger {
         Arc::clone(&submission.unit)
     }
 
-    /// Ends what [`begin_submission`](Ledger::begin_submission) began.
-    pub(super) fn end_submission(&mut self, id: &str) {
-        if let Some(submission) = self.submitting.get_mut(id) {
-            submission.callers -= 1;
-            if submission.callers == 0 {
-                self.submitting.remove(id);
-            }
+    /// Ends what [`begin_submission`](Ledger::begin_submission) began; says whether somebody else still submits it.
+    pub(super) fn end_submission(&mut self, id: &str) -> bool {
+        let Some(submission) = self.submitting.get_mut(id) else { return false };
+        submission.callers -= 1;
+        let is_shared = submission.callers > 0;
+        if !is_shared {
+            self.submitting.remove(id);
         }
+        is_shared
     }
 
     pub(super) fn get(&self, key: UnitKey) -> Option<Arc<OpenUnit>> {
-        self.open.get(&key).map(|entry| Arc::clone(&entry.unit))
+        let reporting = || self.reporting.get(&key).and_then(|units| units.last());
+        self.open.get(&key).map(|entry| &entry.unit).or_else(reporting).cloned()
     }
 
-    /// Whether an attempt comes after all that are known of a unit.
-    pub(super) fn is_later(&self, key: UnitKey, attempt_number: u32) -> bool {
-        self.open.get(&key).is_some_and(|entry| entry.attempt_number < attempt_number)
-    }
-
-    /// A unit that somebody submits at this moment.
+    /// What those share who are submitting a unit of this id.
     pub(super) fn submitting(&self, id: &str) -> Option<Arc<OpenUnit>> {
         self.submitting.get(id).map(|submission| Arc::clone(&submission.unit))
+    }
+
+    /// Whether an attempt comes after all that are known of an open unit.
+    pub(super) fn is_later(&self, key: UnitKey, attempt_number: u32) -> bool {
+        self.open.get(&key).is_some_and(|entry| entry.attempt_number < attempt_number)
     }
 
     /// Takes a unit upon the pool, unless it is there already, and says where it stands after an attempt, unless a later
@@ -115,22 +119,18 @@ impl Ledger {
         attempt_number: u32,
         standing: Standing,
     ) -> Arc<OpenUnit> {
-        match self.open.get_mut(&key) {
-            Some(entry) if entry.standing != Standing::Reporting => {
-                if entry.attempt_number <= attempt_number {
-                    entry.standing = standing;
-                    entry.attempt_number = attempt_number;
-                    self.due.remove(&key);
-                }
-                Arc::clone(&entry.unit)
-            }
-            // What has ended and comes again was requeued: it is taken anew.
-            _ => {
-                self.totals.accepted += 1;
-                self.open.insert(key, Entry { unit: Arc::clone(unit), standing, attempt_number });
-                Arc::clone(unit)
-            }
+        let entry = self.open.entry(key).or_insert_with(|| {
+            self.totals.accepted += 1;
+            // What was another's, and waited for, is this pool's now.
+            let watched = self.watched.remove(&key).and_then(|watched| watched.upgrade());
+            Entry { unit: watched.unwrap_or_else(|| Arc::clone(unit)), standing, attempt_number }
+        });
+        if entry.attempt_number <= attempt_number {
+            entry.standing = standing;
+            entry.attempt_number = attempt_number;
+            self.due.remove(&key);
         }
+        Arc::clone(&entry.unit)
     }
 
     /// A unit waits for its time after an attempt. `false` if it has left since, or if a later attempt has begun.
@@ -139,6 +139,27 @@ impl Ledger {
             |entry: &&mut Entry| entry.standing == Standing::Running && entry.attempt_number == attempt_number;
         let entry = self.open.get_mut(&key).filter(is_of_attempt);
         entry.map(|entry| entry.standing = Standing::Waiting { until_ms }).is_some()
+    }
+
+    /// What is known here of a unit that is being executed; if it is another's, it is watched from now on.
+    pub(super) fn attach(&mut self, key: UnitKey, unit: &Arc<OpenUnit>) -> Arc<OpenUnit> {
+        let watched = || self.watched.get(&key).and_then(Weak::upgrade);
+        if let Some(known) = self.get(key).or_else(watched) {
+            return known;
+        }
+        self.watched.insert(key, Arc::downgrade(unit));
+        Arc::clone(unit)
+    }
+
+    /// The units that others execute and somebody here still waits for.
+    pub(super) fn watched(&mut self) -> Vec<(UnitKey, Arc<OpenUnit>)> {
+        self.watched.retain(|_, unit| unit.strong_count() > 0);
+        self.watched.iter().filter_map(|(&key, unit)| Some((key, unit.upgrade()?))).collect()
+    }
+
+    /// A unit need not be watched any more; says whether it was.
+    pub(super) fn unwatch(&mut self, key: UnitKey) -> bool {
+        self.watched.remove(&key).is_some()
     }
 
     /// A unit that waited for its time is due; says whether it was still waiting for that.
@@ -168,11 +189,8 @@ impl Ledger {
     /// Counts how a unit left after an attempt. If it ended, it stays open until its callback has. `None` if it has left
     /// before, or if a later attempt has begun.
     pub(super) fn leave(&mut self, key: UnitKey, attempt_number: u32, left: Left) -> Option<Arc<OpenUnit>> {
-        let entry = self.open.get_mut(&key)?;
-        if entry.standing == Standing::Reporting || entry.attempt_number > attempt_number {
-            return None;
-        }
-        let unit = Arc::clone(&entry.unit);
+        self.open.get(&key).filter(|entry| entry.attempt_number <= attempt_number)?;
+        let unit = self.open.remove(&key)?.unit;
         self.due.remove(&key);
         let total = match left {
             Left::Ended(UnitStatus::Completed) => &mut self.totals.completed,
@@ -183,17 +201,18 @@ impl Ledger {
         };
         *total += 1;
         if matches!(left, Left::Ended(_)) {
-            entry.standing = Standing::Reporting;
-        } else {
-            self.open.remove(&key);
+            self.reporting.entry(key).or_default().push(Arc::clone(&unit));
         }
         Some(unit)
     }
 
-    /// A unit's callback has run. If it was taken anew meanwhile, it stays.
+    /// A unit's callback has run.
     pub(super) fn close(&mut self, key: UnitKey, unit: &Arc<OpenUnit>) {
-        if self.open.get(&key).is_some_and(|entry| Arc::ptr_eq(&entry.unit, unit)) {
-            self.open.remove(&key);
+        if let Some(units) = self.reporting.get_mut(&key) {
+            units.retain(|other| !Arc::ptr_eq(other, unit));
+            if units.is_empty() {
+                self.reporting.remove(&key);
+            }
         }
     }
 
@@ -214,7 +233,7 @@ impl Ledger {
 
     /// Whether nothing is open.
     pub(super) fn is_empty(&self) -> bool {
-        self.open.is_empty()
+        self.open.is_empty() && self.reporting.is_empty()
     }
 
     /// How many units wait, and how many a worker has.
@@ -227,6 +246,7 @@ impl Ledger {
 
     /// Whether all that is open only waits.
     pub(super) fn is_only_waiting(&self) -> bool {
-        self.open.values().all(|entry| matches!(entry.standing, Standing::Waiting { .. } | Standing::Due))
+        let is_waiting = |entry: &Entry| matches!(entry.standing, Standing::Waiting { .. } | Standing::Due);
+        self.reporting.is_empty() && self.open.values().all(is_waiting)
     }
 }

@@ -33,6 +33,7 @@ mod execution;
 mod follow;
 mod handle;
 mod heartbeat;
+mod inbox;
 mod inside;
 mod ledger;
 mod lock;
@@ -229,6 +230,13 @@ impl WorkPool {
         }
         slot::retire(&self.core, self.core.ready.set_max_workers(max_workers));
         Ok(())
+    }
+
+    /// A handle that does not keep the pool alive, for other threads.
+    pub fn handle(&self) -> PoolHandle {
+        let handle = PoolHandle::default();
+        handle.set(&self.core);
+        handle
     }
 
     /// What the pool is doing and has done, all at one moment.

@@ -2,7 +2,6 @@
 //!
 //! User code is called with no lock held, on the thread on which it happened, and its panics end here.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -150,11 +149,7 @@ impl std::fmt::Debug for Callbacks {
 }
 
 /// Calls user code. A panic in it is logged, and harms nothing.
-fn guarded(what: &str, call: impl FnOnce()) {
+fn guarded(whose: &str, call: impl FnOnce()) {
     assert_none_held();
-    if let Err(payload) = catch_unwind(AssertUnwindSafe(call)) {
-        // Described in any case: nothing may be left of it if nobody logs.
-        let message = panics::describe(payload);
-        log::error!("{what} panicked: {message}");
-    }
+    panics::contain(whose, call);
 }

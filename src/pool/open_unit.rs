@@ -42,7 +42,16 @@ struct Face {
     cancel: Option<CancelToken>,
     lease: Option<Lease>,
     is_cancel_requested: bool,
-    followers: Vec<Sender<Arc<Said>>>,
+    followers: Vec<Follower>,
+    followers_ever: u64,
+}
+
+#[derive(Debug)]
+struct Follower {
+    number: u64,
+    sender: Sender<Arc<Said>>,
+    /// Whether something did not fit.
+    has_missed: bool,
 }
 
 impl OpenUnit {
@@ -135,23 +144,36 @@ impl OpenUnit {
         !self.face().followers.is_empty()
     }
 
-    /// What is said from now on. It ends when the unit has left; what did not fit is left out.
-    pub(super) fn follow(&self) -> Receiver<Arc<Said>> {
+    /// What is said from now on, and the follower's number. It ends when the unit has left; what did not fit is left out.
+    pub(super) fn follow(&self) -> (Receiver<Arc<Said>>, u64) {
         let (sender, receiver) = bounded(FOLLOWER_LAG_LIMIT);
         let mut face = self.face();
+        face.followers_ever += 1;
+        let number = face.followers_ever;
         if face.left.is_none() {
-            face.followers.push(sender);
+            face.followers.push(Follower { number, sender, has_missed: false });
         }
-        receiver
+        (receiver, number)
+    }
+
+    /// Whether something was said that a follower had no room for, since it last asked.
+    pub(super) fn has_missed(&self, follower: u64) -> bool {
+        let mut face = self.face();
+        let follower = face.followers.iter_mut().find(|other| other.number == follower);
+        follower.is_some_and(|follower| std::mem::take(&mut follower.has_missed))
     }
 
     /// Passes on what was said to all who follow and have room.
     pub(super) fn said(&self, said: Said) {
         let said = Arc::new(said);
-        let is_there = |sender: &Sender<Arc<Said>>| {
-            !matches!(sender.try_send(Arc::clone(&said)), Err(TrySendError::Disconnected(_)))
-        };
-        self.face().followers.retain(is_there);
+        self.face().followers.retain_mut(|follower| match follower.sender.try_send(Arc::clone(&said)) {
+            Ok(()) => true,
+            Err(TrySendError::Full(_)) => {
+                follower.has_missed = true;
+                true
+            }
+            Err(TrySendError::Disconnected(_)) => false,
+        });
     }
 
     fn face(&self) -> MutexGuard<'_, Face> {

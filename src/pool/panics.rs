@@ -17,6 +17,18 @@ pub(super) fn describe(payload: Box<dyn Any + Send>) -> String {
     message
 }
 
+/// Calls something that may panic. A panic is logged with whose it was, and ends here.
+pub(super) fn contain<T>(whose: &str, call: impl FnOnce() -> T) -> Option<T> {
+    let called = catch_unwind(AssertUnwindSafe(call));
+    called
+        .map_err(|payload| {
+            // Not within the macro, which looks at nothing where nobody logs.
+            let message = describe(payload);
+            log::error!("{whose} panicked: {message}");
+        })
+        .ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -85,15 +85,6 @@ pub(super) struct StopState {
     pub(super) has_open_units: bool,
 }
 
-/// What the reporter's thread does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reporter {
-    Working,
-    /// It did not return from a callback in time, and is counted among those left behind.
-    Left,
-    Ended,
-}
-
 #[derive(Debug)]
 struct State {
     phase: PoolPhase,
@@ -103,11 +94,13 @@ struct State {
     ledger: Ledger,
     timers: Timers,
     abandoned: usize,
-    reporter: Reporter,
     /// Threads that ended and are to be joined.
     ended_threads: Vec<JoinHandle<()>>,
     /// Calls of user threads that may still bring a unit.
     submissions: usize,
+    /// Reports that the reporter has not told yet.
+    reports: usize,
+    is_reporter_left_behind: bool,
 }
 
 impl State {
@@ -167,9 +160,10 @@ impl Ready {
             ledger: Ledger::default(),
             timers: Timers::new(),
             abandoned: 0,
-            reporter: Reporter::Working,
             ended_threads: Vec::new(),
             submissions: 0,
+            reports: 0,
+            is_reporter_left_behind: false,
         };
         Ready {
             state: Ranked::new(Rank::Ready, state),
@@ -466,12 +460,22 @@ impl Ready {
         })
     }
 
-    /// The unit runs already. Returns it if it is this pool's.
-    pub(super) fn submission_attaches(&self, key: UnitKey, unit: &Arc<OpenUnit>) -> Option<Arc<OpenUnit>> {
+    /// The unit runs already. Returns what is known of it here; if it is another's, it is watched.
+    pub(super) fn submission_attaches(&self, key: UnitKey, unit: &Arc<OpenUnit>) -> Arc<OpenUnit> {
         self.change(|state, wake| {
             state.end_submission(unit, wake);
-            state.ledger.get(key)
+            state.ledger.attach(key, unit)
         })
+    }
+
+    /// The units that others execute and somebody here waits for.
+    pub(super) fn watched(&self) -> Vec<(UnitKey, Arc<OpenUnit>)> {
+        self.state.lock().ledger.watched()
+    }
+
+    /// A unit need not be watched any more; says whether it was.
+    pub(super) fn unwatch(&self, key: UnitKey) -> bool {
+        self.state.lock().ledger.unwatch(key)
     }
 
     /// Nothing came of it.
@@ -618,24 +622,28 @@ impl Ready {
         self.state.lock().abandoned -= 1;
     }
 
-    /// The reporter is left behind, unless it has ended; says whether it is.
-    pub(super) fn leave_reporter(&self) -> bool {
-        let mut state = self.state.lock();
-        let is_left = state.reporter != Reporter::Ended;
-        if is_left {
-            state.reporter = Reporter::Left;
-            state.abandoned += 1;
-        }
-        is_left
+    /// The reporter gets something to tell.
+    pub(super) fn report_sent(&self) {
+        self.state.lock().reports += 1;
     }
 
-    /// The reporter's thread ends.
+    /// The reporter has told it.
+    pub(super) fn report_told(&self) {
+        self.state.lock().reports -= 1;
+    }
+
+    /// Leaves the reporter behind if it still has something to tell; says whether it has.
+    pub(super) fn leave_reporter_behind(&self) -> bool {
+        let mut state = self.state.lock();
+        state.is_reporter_left_behind = state.reports > 0;
+        state.abandoned += usize::from(state.is_reporter_left_behind);
+        state.is_reporter_left_behind
+    }
+
+    /// The reporter has told everything.
     pub(super) fn reporter_ends(&self) {
         let mut state = self.state.lock();
-        if state.reporter == Reporter::Left {
-            state.abandoned -= 1;
-        }
-        state.reporter = Reporter::Ended;
+        state.abandoned -= usize::from(std::mem::take(&mut state.is_reporter_left_behind));
     }
 
     /// A worker that was taken has ended: another one for its place.

@@ -7,26 +7,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use crossbeam_channel::Sender;
-
 use super::capacity::{Load, WorkerNumber};
 use super::execution::Execution;
+use super::inbox::{Inbox, Task};
 use super::lock::{Rank, Ranked};
 use super::ready::Ready;
 use super::stats::WorkerView;
 use super::timers::Alarm;
 use crate::worker::{WorkerId, WorkerStatus};
-
-/// What a slot's thread is asked to do. Its inbox has room for one: a worker gets something only when it has nothing.
-#[derive(Debug)]
-pub(super) enum Task {
-    /// Execute an attempt.
-    Run(Arc<Execution>),
-    /// Bring an attempt to its end whose own thread did not return.
-    Close(Arc<Execution>),
-    /// End.
-    Quit,
-}
 
 /// Who brings an execution to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +38,7 @@ pub(super) struct WorkerCell {
 #[derive(Debug)]
 struct WorkerState {
     status: WorkerStatus,
-    inbox: Sender<Task>,
+    inbox: Inbox,
     /// Counts the threads that were behind this worker.
     generation: u64,
     thread: Option<JoinHandle<()>>,
@@ -90,7 +78,7 @@ pub(super) enum Abandoned {
 
 impl WorkerCell {
     /// A worker that is about to get its first unit.
-    pub(super) fn new(number: WorkerNumber, inbox: Sender<Task>) -> WorkerCell {
+    pub(super) fn new(number: WorkerNumber, inbox: Inbox) -> WorkerCell {
         let id = WorkerId::new(format!("w{}", number.0)).expect("a letter and a number are a name");
         let state = WorkerState {
             status: WorkerStatus::Busy,
@@ -135,7 +123,7 @@ impl WorkerCell {
             return Err(execution);
         }
         let current = Current { execution: Arc::clone(&execution), stage: Stage::Executing, alarm_ms: None };
-        if state.inbox.try_send(Task::Run(Arc::clone(&execution))).is_err() {
+        if !state.inbox.put(Task::Run(Arc::clone(&execution))) {
             return Err(execution);
         }
         state.current = Some(current);
@@ -173,7 +161,7 @@ impl WorkerCell {
         ready: &Ready,
         run: u64,
         limit: usize,
-        inbox: impl FnOnce() -> Sender<Task>,
+        inbox: &Inbox,
     ) -> (Abandoned, Option<Arc<Execution>>) {
         let mut state = self.state.lock();
         let Some(current) = state.current.as_mut().filter(|current| current.execution.run == run) else {
@@ -188,7 +176,7 @@ impl WorkerCell {
             return (Abandoned::Stuck, Some(execution));
         }
         state.generation += 1;
-        state.inbox = inbox();
+        state.inbox = inbox.clone();
         // Whoever was left behind is joined by nobody.
         state.thread = None;
         (Abandoned::Replace { generation: state.generation }, Some(execution))
@@ -242,8 +230,8 @@ impl WorkerCell {
             return;
         }
         state.status = WorkerStatus::ShuttingDown;
-        // It was idle, so there is room; if its thread is gone there is nothing to end.
-        let _ = state.inbox.try_send(Task::Quit);
+        // It was idle, so there is room; if it has been told before, there need not be.
+        state.inbox.put(Task::Quit);
     }
 
     /// The pool stops without waiting any longer: if its thread has not come back it is left behind. Returns what it executed,
@@ -281,7 +269,7 @@ impl WorkerCell {
         state.thread.take()
     }
 
-    /// The repository may know it.
+    /// The repository may know it, by a claim of which nobody here knows.
     pub(super) fn note_row(&self) {
         self.state.lock().has_row = true;
     }

@@ -6,10 +6,10 @@ use super::core::Core;
 use super::execution::Execution;
 use super::ledger::Left;
 use super::open_unit::OpenUnit;
+use super::registry::WorkerCell;
 use super::{inside, panics, run};
 use crate::executor::WorkResult;
 use crate::unit::{UnitKey, UnitStatus};
-use crate::worker::WorkerId;
 
 /// What the reporter is to tell.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub(super) enum Report {
     /// A unit ended while it waited.
     Ended { key: UnitKey, unit: Arc<OpenUnit>, status: UnitStatus },
     /// An execution did not return, and no thread may take its place.
-    Close { worker_id: WorkerId, execution: Arc<Execution> },
+    Close { cell: Arc<WorkerCell>, execution: Arc<Execution> },
     /// There will be no more.
     Quit,
 }
@@ -29,11 +29,8 @@ pub(super) fn serve(core: &Core) {
         if matches!(report, Report::Quit) {
             break;
         }
-        let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| tell(core, report)));
-        if let Err(payload) = told {
-            let message = panics::describe(payload);
-            log::error!("the reporter panicked: {message}");
-        }
+        panics::contain("the reporter", || tell(core, report));
+        core.ready.report_told();
     }
     core.ready.reporter_ends();
 }
@@ -45,7 +42,7 @@ fn tell(core: &Core, report: Report) {
             unit.leave(Left::Ended(status));
             core.ready.unit_closes(key, &unit);
         }
-        Report::Close { worker_id, execution } => run::close_stuck(core, &worker_id, &execution),
+        Report::Close { cell, execution } => run::close_stuck(core, &cell, &execution),
         Report::Quit => {}
     }
 }
@@ -54,7 +51,7 @@ fn tell_ended(core: &Core, unit: &OpenUnit, status: UnitStatus) {
     if !core.callbacks.wants(status) {
         return;
     }
-    match core.repository().unit(core.job.id, unit.id()) {
+    match run::patiently(core, unit.id(), || core.repository().unit(core.job.id, unit.id())) {
         Ok(stored) if stored.status == status => core.callbacks.unit_ended(&stored, &result_of(&stored)),
         Ok(stored) => log::warn!("unit {}: no callback for {status}, it is {} by now", unit.id(), stored.status),
         Err(error) => log::error!("unit {}: no callback, it could not be read: {error}", unit.id()),

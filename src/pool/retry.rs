@@ -43,6 +43,11 @@ impl RetryPolicy {
         RetryPolicy::fixed(Duration::ZERO)
     }
 
+    /// The longest pause of all.
+    pub(super) fn limit(&self) -> Duration {
+        self.limit
+    }
+
     /// The longest pause after so many failed attempts.
     pub fn longest_pause(&self, failed_attempts: u32) -> Duration {
         let doublings = failed_attempts.saturating_sub(1).min(31);

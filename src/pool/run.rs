@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use chrono::{DateTime, Utc};
 
 use super::core::Core;
-use super::execution::{Captured, Execution, Recording};
+use super::execution::{Captured, ComeBack, Execution, Recording};
 use super::ledger::Left;
 use super::lock::assert_none_held;
 use super::observe::Event;
@@ -75,13 +75,14 @@ pub(super) fn run(core: &Arc<Core>, cell: &Arc<WorkerCell>, generation: u64, exe
     let must_retire = end.must_retire;
     match cell.come_back(&core.ready, execution, generation) {
         Return::InTime => {
-            let settled = close(core, &cell.id, Some(cell), execution, end);
+            let settled = close(core, cell, Closer::Worker, execution, end);
             free_then_tell(core, cell, execution, must_retire, settled)
         }
-        Return::Late => {
-            report_late(core, execution, end);
-            slot::free(core, cell, must_retire)
-        }
+        Return::Late => match report_late(core, execution, end) {
+            ComeBack::AfterTheEnd(_) => slot::free(core, cell, must_retire),
+            // Until the attempt is closed the worker is not free; whoever closes it sees to that.
+            ComeBack::BeforeTheEnd => Ran::Idle,
+        },
         Return::Replaced => {
             report_late(core, execution, end);
             core.ready.returned();
@@ -94,15 +95,18 @@ pub(super) fn run(core: &Arc<Core>, cell: &Arc<WorkerCell>, generation: u64, exe
 pub(super) fn close_abandoned(core: &Arc<Core>, cell: &Arc<WorkerCell>, execution: &Arc<Execution>) -> Ran {
     tell_abandoned(core, &cell.id, execution, true);
     let end = judge(core, execution, Err(ExecuteError::retry("the executor did not return when its time was up")));
-    let settled = close(core, &cell.id, Some(cell), execution, end);
+    let settled = close(core, cell, Closer::Worker, execution, end);
     free_then_tell(core, cell, execution, false, settled)
 }
 
-/// The same where no thread may be started in its place. The worker stays stuck.
-pub(super) fn close_stuck(core: &Core, worker_id: &WorkerId, execution: &Execution) {
-    tell_abandoned(core, worker_id, execution, false);
+/// The same where no thread may be started in its place. The worker stays stuck until its thread comes back.
+pub(super) fn close_stuck(core: &Core, cell: &WorkerCell, execution: &Arc<Execution>) {
+    tell_abandoned(core, &cell.id, execution, false);
     let end = judge(core, execution, Err(ExecuteError::retry("the executor did not return when its time was up")));
-    let settled = close(core, worker_id, None, execution, end);
+    let settled = close(core, cell, Closer::Reporter, execution, end);
+    if settled.is_thread_back {
+        slot::free(core, cell, false);
+    }
     tell_settled(core, execution, settled);
 }
 
@@ -191,7 +195,7 @@ fn end_at_start(core: &Core, execution: &Execution, rendered: Option<&str>) -> O
     }
     let mut beginning = Beginning::default().provenance(core.provenance.clone());
     beginning.rendered_prompt = rendered.map(str::to_owned);
-    match store(core, execution, || core.repository().start(&execution.claim.lease, &beginning)) {
+    match patiently(core, &execution.claim.unit.id, || core.repository().start(&execution.claim.lease, &beginning)) {
         Ok(()) => None,
         Err(RepositoryError::Stale { .. }) => Some(End::new(How::Lost)),
         Err(error) => Some(release(&format!("its start could not be stored: {error}"))),
@@ -273,15 +277,26 @@ fn next(core: &Core, execution: &Execution, then: Then) -> Next {
 
 // Storing.
 
+/// Who brings an attempt to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Closer {
+    /// A thread of its worker.
+    Worker,
+    /// The reporter, because the only thread of its worker is stuck.
+    Reporter,
+}
+
 /// What is known of a unit once its attempt was closed.
 struct Settled {
     left: Option<Left>,
     /// When it is tried again.
     until_ms: Option<i64>,
+    /// Whether the thread came back from which the attempt was taken.
+    is_thread_back: bool,
 }
 
 /// Stores how an attempt ended, then tells whoever wants to know.
-fn close(core: &Core, worker_id: &WorkerId, cell: Option<&WorkerCell>, execution: &Execution, end: End) -> Settled {
+fn close(core: &Core, cell: &WorkerCell, closer: Closer, execution: &Arc<Execution>, end: End) -> Settled {
     if let Some((until, reason)) = &end.hold {
         hold(core, *until, reason);
     }
@@ -291,17 +306,20 @@ fn close(core: &Core, worker_id: &WorkerId, cell: Option<&WorkerCell>, execution
         How::Release { after, reason } => give_back(core, execution, *after, reason, &captured),
         How::Lost => Err(RepositoryError::stale(&execution.claim.lease)),
     };
-    if let Some(late) = execution.closed() {
-        store_late(core, execution, &late);
+    let back = execution.closed();
+    if let Some(Some(late)) = &back {
+        store_late(core, execution, late);
     }
-    match closed {
-        Ok(closed) => settle(core, worker_id, cell, execution, &end, &captured, &closed),
+    let mut settled = match closed {
+        Ok(closed) => settle(core, cell, closer, execution, &end, &captured, &closed),
         Err(error) => {
             log::error!("unit {}: how its attempt ended could not be stored: {error}", execution.claim.unit.id);
             let is_news = core.ready.unit_leaves(execution.claim.lease.attempt(), Left::Lost).is_some();
-            Settled { left: is_news.then_some(Left::Lost), until_ms: None }
+            Settled { left: is_news.then_some(Left::Lost), until_ms: None, is_thread_back: false }
         }
-    }
+    };
+    settled.is_thread_back = back.is_some();
+    settled
 }
 
 fn report_of(ending: Ending, result: &WorkResult, captured: &Captured) -> AttemptReport {
@@ -318,15 +336,22 @@ fn report_of(ending: Ending, result: &WorkResult, captured: &Captured) -> Attemp
 /// Stores the end of an attempt. What the repository refuses to take is stored without, rather than not at all.
 fn finish(core: &Core, execution: &Execution, mut report: AttemptReport) -> Result<Closed, RepositoryError> {
     let lease = &execution.claim.lease;
-    let finished = store(core, execution, || core.repository().finish(lease, &report));
-    let Err(RepositoryError::Invalid(problem)) = finished else { return finished };
+    let finished = patiently(core, &execution.claim.unit.id, || core.repository().finish(lease, &report));
+    let problem = match finished {
+        Err(RepositoryError::Invalid(problem)) => problem,
+        Err(error) if !error.is_rejection() => {
+            core.keep_for_later(lease, report);
+            return Err(error);
+        }
+        finished => return finished,
+    };
     log::error!("unit {}: its result cannot be stored: {problem}", lease.unit_id);
     let failure = Failure::new(FailureKind::EXECUTOR, format!("the result cannot be stored: {problem}"));
     report.ending = Ending::Failed { failure, next: Next::GiveUp };
     (report.result, report.output) = (None, None);
     report.output_files.clear();
     report.charges.clear();
-    store(core, execution, || core.repository().finish(lease, &report))
+    patiently(core, &execution.claim.unit.id, || core.repository().finish(lease, &report))
 }
 
 /// Gives a unit back, and keeps what the attempt used and which session it had.
@@ -341,19 +366,24 @@ fn give_back(
     let progress =
         Progress { session_id: captured.session_id.clone(), charges: captured.charges.clone(), ..Progress::default() };
     if progress != Progress::default() {
-        match store(core, execution, || core.repository().progress(lease, &progress)) {
+        match patiently(core, &execution.claim.unit.id, || core.repository().progress(lease, &progress)) {
             Err(error @ RepositoryError::Stale { .. }) => return Err(error),
             Err(error) => log::warn!("unit {}: what it used was not stored: {error}", lease.unit_id),
             Ok(()) => {}
         }
     }
-    store(core, execution, || core.repository().release(lease, after, reason))
+    patiently(core, &execution.claim.unit.id, || core.repository().release(lease, after, reason)).inspect_err(|error| {
+        if !error.is_rejection() {
+            // To end an attempt as cancelled that nobody cancelled is to give it back.
+            core.keep_for_later(lease, AttemptReport::cancelled());
+        }
+    })
 }
 
 /// Repeats a call while the storage fails: an answer that was paid for is not dropped because a disk hiccupped.
-fn store<T>(
+pub(super) fn patiently<T>(
     core: &Core,
-    execution: &Execution,
+    unit_id: impl std::fmt::Display,
     mut call: impl FnMut() -> Result<T, RepositoryError>,
 ) -> Result<T, RepositoryError> {
     let began = Instant::now();
@@ -366,23 +396,30 @@ fn store<T>(
         if began.elapsed() + pause > STORE_PATIENCE || core.ready.stop_mode() == Some(Stop::Now) {
             return Err(error);
         }
-        log::warn!("unit {}: the storage failed, trying again: {error}", execution.claim.unit.id);
+        log::warn!("unit {unit_id}: the storage failed, trying again: {error}");
         std::thread::sleep(pause);
         pause = (pause * 2).min(STORE_PAUSE_LONGEST);
     }
 }
 
-/// What an executor brings after its attempt was closed stays on the attempt.
-fn report_late(core: &Core, execution: &Execution, end: End) {
-    let How::Finish(ending) = end.how else { return };
-    let captured = execution.capture(core, &end.result);
-    if let Some(report) = execution.too_late(report_of(ending, &end.result, &captured)) {
-        store_late(core, execution, &report);
+/// What an executor brings after its attempt was taken from it stays on the attempt.
+fn report_late(core: &Core, execution: &Execution, end: End) -> ComeBack {
+    let report = match end.how {
+        How::Finish(ending) => {
+            let captured = execution.capture(core, &end.result);
+            Some(Box::new(report_of(ending, &end.result, &captured)))
+        }
+        How::Release { .. } | How::Lost => None,
+    };
+    let back = execution.came_back(report);
+    if let ComeBack::AfterTheEnd(Some(late)) = &back {
+        store_late(core, execution, late);
     }
+    back
 }
 
 fn store_late(core: &Core, execution: &Execution, report: &AttemptReport) {
-    match core.repository().finish(&execution.claim.lease, report) {
+    match patiently(core, &execution.claim.unit.id, || core.repository().finish(&execution.claim.lease, report)) {
         Err(RepositoryError::Stale { .. }) => log::info!("unit {}: a late result was kept", execution.claim.unit.id),
         Ok(_) => log::warn!("unit {}: a late result came before the end was stored", execution.claim.unit.id),
         Err(error) => log::warn!("unit {}: a late result was not kept: {error}", execution.claim.unit.id),
@@ -394,8 +431,8 @@ fn store_late(core: &Core, execution: &Execution, report: &AttemptReport) {
 /// After the commit: counts, then the callback. The slot is still taken.
 fn settle(
     core: &Core,
-    worker_id: &WorkerId,
-    cell: Option<&WorkerCell>,
+    cell: &WorkerCell,
+    closer: Closer,
     execution: &Execution,
     end: &End,
     captured: &Captured,
@@ -408,19 +445,19 @@ fn settle(
     let left = is_ended.then_some(Left::Ended(closed.status));
     if let Some(left) = left {
         core.ready.unit_leaves(lease.attempt(), left);
-        if let Some(cell) = cell {
+        if closer == Closer::Worker {
             cell.report(&core.ready);
         }
     }
     let now = core.clock.now();
     let until_ms = (!is_ended).then(|| closed.not_before.map_or(now.boot_ms, |time| boot_ms_of(time, now)));
     fault::point("callback", Stage::Before);
-    tell_ended(core, worker_id, execution, end, captured, closed);
+    tell_ended(core, &cell.id, execution, end, captured, closed);
     if is_ended {
         call_back(core, execution, &end.result, closed.status);
     }
     fault::point("callback", Stage::Committed);
-    Settled { left, until_ms }
+    Settled { left, until_ms, is_thread_back: false }
 }
 
 fn tell_ended(
@@ -460,7 +497,7 @@ fn call_back(core: &Core, execution: &Execution, result: &WorkResult, status: Un
         return;
     }
     let lease = &execution.claim.lease;
-    match core.repository().unit(lease.job_id, lease.unit_id.as_str()) {
+    match patiently(core, &lease.unit_id, || core.repository().unit(lease.job_id, lease.unit_id.as_str())) {
         Ok(unit) if unit.status == status => core.callbacks.unit_ended(&unit, result),
         // Somebody has requeued it already: what it was is in the journal.
         Ok(unit) => log::warn!("unit {}: no callback for {status}, it is {} by now", lease.unit_id, unit.status),
@@ -478,6 +515,7 @@ fn free_then_tell(core: &Core, cell: &WorkerCell, execution: &Execution, must_re
 fn tell_settled(core: &Core, execution: &Execution, settled: Settled) {
     match settled {
         Settled { left: Some(left), .. } => {
+            // When all units are closed, all who wait for one of them know.
             execution.unit.leave(left);
             core.ready.unit_closes(execution.claim.lease.unit, &execution.unit);
         }

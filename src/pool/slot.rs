@@ -5,15 +5,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
 
-use crossbeam_channel::{Receiver, bounded};
-
 use super::capacity::{Load, WorkerNumber};
 use super::core::Core;
 use super::execution::Execution;
+use super::inbox::{Inbox, Task};
 use super::lock::assert_none_held;
-use super::registry::{Abandoned, Task, WorkerCell};
+use super::registry::{Abandoned, WorkerCell};
+use super::reporter::Report;
 use super::run::{self, Ran};
 use super::{inside, panics};
+use crate::error::RepositoryError;
 use crate::worker::WorkerChange;
 
 /// How large a slot's stack may become. Only what is used of it takes memory.
@@ -21,8 +22,8 @@ const STACK_BYTES: usize = 2 * 1024 * 1024;
 
 /// Starts a worker that is about to get a unit.
 pub(super) fn start(core: &Arc<Core>, number: WorkerNumber) -> io::Result<Arc<WorkerCell>> {
-    let (sender, inbox) = bounded(1);
-    let cell = Arc::new(WorkerCell::new(number, sender));
+    let inbox = Inbox::new();
+    let cell = Arc::new(WorkerCell::new(number, inbox.clone()));
     core.registry.add(Arc::clone(&cell));
     match spawn(core, &cell, 0, inbox, None) {
         Ok(()) => Ok(cell),
@@ -36,8 +37,8 @@ pub(super) fn start(core: &Arc<Core>, number: WorkerNumber) -> io::Result<Arc<Wo
 
 /// Leaves the thread of a worker behind that does not come back from its executor, and lets another one go on in its place.
 pub(super) fn replace(core: &Arc<Core>, cell: &Arc<WorkerCell>, run: u64) {
-    let (sender, inbox) = bounded(1);
-    let (abandoned, execution) = cell.abandon(&core.ready, run, core.settings.max_abandoned(), || sender);
+    let inbox = Inbox::new();
+    let (abandoned, execution) = cell.abandon(&core.ready, run, core.settings.max_abandoned(), &inbox);
     let Some(execution) = execution else { return };
     match abandoned {
         Abandoned::No => {}
@@ -55,16 +56,14 @@ pub(super) fn replace(core: &Arc<Core>, cell: &Arc<WorkerCell>, run: u64) {
 
 /// The reporter brings an attempt to its end that has no thread to do it.
 fn close_elsewhere(core: &Core, cell: &Arc<WorkerCell>, execution: Arc<Execution>) {
-    let report = super::reporter::Report::Close { worker_id: cell.id.clone(), execution };
-    // The reporter holds the other end for as long as the pool lives.
-    let _ = core.reports.0.send(report);
+    core.report(Report::Close { cell: Arc::clone(cell), execution });
 }
 
 fn spawn(
     core: &Arc<Core>,
     cell: &Arc<WorkerCell>,
     generation: u64,
-    inbox: Receiver<Task>,
+    inbox: Inbox,
     first: Option<Task>,
 ) -> io::Result<()> {
     assert_none_held();
@@ -79,12 +78,12 @@ fn spawn(
 }
 
 /// The life of a slot's thread.
-fn serve(core: &Arc<Core>, cell: &Arc<WorkerCell>, generation: u64, inbox: &Receiver<Task>, first: Option<Task>) {
+fn serve(core: &Arc<Core>, cell: &Arc<WorkerCell>, generation: u64, inbox: &Inbox, first: Option<Task>) {
     inside::enter(core.number);
-    let mut next = first;
-    while let Some(task) = next.take().or_else(|| inbox.recv().ok()) {
+    let mut task = first.unwrap_or_else(|| inbox.take());
+    loop {
         match perform(core, cell, generation, task) {
-            Ran::Idle => {}
+            Ran::Idle => task = inbox.take(),
             Ran::Retiring => break,
             // Another thread is this worker now.
             Ran::Replaced => return,
@@ -149,18 +148,26 @@ pub(super) fn retire(core: &Core, workers: Vec<WorkerNumber>) {
     }
 }
 
-/// Frees the place of a worker that got no unit. One that may hold something in the repository all the same ends, which gives
-/// that back.
-pub(super) fn dismiss(core: &Core, cell: &WorkerCell, may_hold: bool) {
-    if may_hold {
-        cell.note_row();
-    }
-    if free(core, cell, may_hold) == Ran::Retiring {
+/// Frees the place of a worker that got no unit. Its thread waits, and hears if it is one too many.
+pub(super) fn give_back(core: &Core, cell: &WorkerCell) {
+    if cell.settle(&core.ready, false) == Load::Retiring {
         cell.retire();
     }
 }
 
-/// Frees a worker's place.
+/// The same after an error. If that says nothing about whether a unit was claimed, the worker may hold one.
+pub(super) fn give_back_after(core: &Core, cell: &WorkerCell, error: &RepositoryError) {
+    if error.is_rejection() { give_back(core, cell) } else { dismiss(core, cell) }
+}
+
+/// Ends a worker that may hold what nobody here knows of, which gives that back.
+pub(super) fn dismiss(core: &Core, cell: &WorkerCell) {
+    cell.note_row();
+    cell.settle(&core.ready, true);
+    cell.retire();
+}
+
+/// Frees a worker's place, on its own thread.
 pub(super) fn free(core: &Core, cell: &WorkerCell, must_retire: bool) -> Ran {
     match cell.settle(&core.ready, must_retire) {
         Load::Retiring => Ran::Retiring,

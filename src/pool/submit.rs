@@ -86,28 +86,32 @@ fn submit_to_worker(core: &Arc<Core>, right: Right, unit: &NewUnit) -> Result<Ar
             Ok(open)
         }
         Ok(Submitted::Waiting(stored)) => {
-            slot::dismiss(core, &cell, false);
+            slot::give_back(core, &cell);
             let now = core.clock.now();
             let until_ms = stored.not_before.map_or(now.boot_ms, |time| boot_ms_of(time, now));
             Ok(wait_until(core, &stored, stored.attempt_count, until_ms, &open))
         }
+        Ok(Submitted::Running(stored)) if is_lost_here(core, &stored) => {
+            slot::give_back(core, &cell);
+            // Once it was given back, the attempt that nobody here knows of is followed by another.
+            let before = stored.attempt_count.saturating_sub(1);
+            Ok(wait_until(core, &stored, before, core.in_ms(PAUSE_AFTER_DOUBT), &open))
+        }
         Ok(Submitted::Running(stored)) => {
-            slot::dismiss(core, &cell, false);
-            if is_lost_here(core, &stored) {
-                // Once it was given back, the attempt that nobody here knows of is followed by another.
-                let before = stored.attempt_count.saturating_sub(1);
-                return Ok(wait_until(core, &stored, before, core.in_ms(PAUSE_AFTER_DOUBT), &open));
-            }
-            Ok(attach(core, &stored, &open))
+            slot::give_back(core, &cell);
+            open.set_key(stored.key);
+            let open = core.ready.submission_attaches(stored.key, &open);
+            core.heartbeat.wake();
+            Ok(open)
         }
         Ok(Submitted::Finished(stored)) => {
-            slot::dismiss(core, &cell, false);
+            slot::give_back(core, &cell);
             core.ready.submission_ends(&open);
             Ok(Arc::new(OpenUnit::with_left(stored.id.as_str(), stored.key, Left::Ended(stored.status))))
         }
         Err(error) => {
             // If it was done after all, the worker holds what nobody here knows of, and must not take anything else.
-            slot::dismiss(core, &cell, !error.is_rejection());
+            slot::give_back_after(core, &cell, &error);
             core.ready.submission_ends(&open);
             Err(Refusal::Repository(error))
         }
@@ -164,16 +168,4 @@ fn wait_until(core: &Core, stored: &WorkUnit, after: u32, until_ms: i64, open: &
         open.leave(Left::Pending);
     }
     open
-}
-
-/// What is known here of a unit that is being executed; if that is nothing, it is another process's or that of a call under
-/// way, and is watched.
-fn attach(core: &Core, stored: &WorkUnit, open: &Arc<OpenUnit>) -> Arc<OpenUnit> {
-    if let Some(own) = core.ready.submission_attaches(stored.key, open) {
-        return own;
-    }
-    open.set_key(stored.key);
-    core.watched.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(open));
-    core.heartbeat.wake();
-    Arc::clone(open)
 }

@@ -10,8 +10,8 @@ use super::core::Core;
 use super::execution::Execution;
 use super::ledger::Left;
 use super::registry::WorkerCell;
-use super::slot;
 use super::timers::Alarm;
+use super::{panics, slot};
 use crate::executor::CancelReason;
 
 /// The longest sleep; it is cut short by whatever becomes due.
@@ -30,10 +30,10 @@ pub(super) fn serve(core: &Arc<Core>, helpers: Helpers) {
     let mut stopping = Stopping::default();
     loop {
         while let Some(alarm) = core.ready.pop_due(core.now_ms()) {
-            ring(core, alarm, &mut stopping);
+            panics::contain("the supervisor", || ring(core, alarm, &mut stopping));
         }
         join(core.ready.ended_threads());
-        if stopping.is_over(core) {
+        if panics::contain("the supervisor", || stopping.is_over(core)).unwrap_or(false) {
             break;
         }
         let sleep = core.ready.next_alarm_ms().map_or(LONGEST_SLEEP, |at_ms| until(core, at_ms));
@@ -136,22 +136,24 @@ impl Stopping {
 
 /// The last steps: nobody works any more.
 fn end(core: &Core, helpers: Helpers, stopping: &Stopping) {
-    let is_reporting = core.ready.stop_state().is_some_and(|state| state.has_open_units);
     core.end_helpers();
     join([helpers.claimer, helpers.heartbeat]);
-    // A callback that does not return keeps the reporter for ever.
-    if !(stopping.is_grace_over && is_reporting && core.ready.leave_reporter()) {
+    // A callback that does not return would keep the reporter for ever.
+    if !(stopping.is_grace_over && core.ready.leave_reporter_behind()) {
         join([helpers.reporter]);
     }
     join(core.ready.ended_threads());
-    let ended = core.repository().end_owner(core.owner()).or_else(|error| match error.is_passing() {
-        true => core.repository().end_owner(core.owner()),
-        false => Err(error),
+    panics::contain("the supervisor", || {
+        core.store_unstored();
+        let ended = core.repository().end_owner(core.owner()).or_else(|error| match error.is_passing() {
+            true => core.repository().end_owner(core.owner()),
+            false => Err(error),
+        });
+        if let Err(error) = ended {
+            log::error!("{}: the end of the pool was not stored: {error}", core.job.id);
+            *core.stop_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        }
     });
-    if let Err(error) = ended {
-        log::error!("{}: the end of the pool was not stored: {error}", core.job.id);
-        *core.stop_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-    }
     core.stop_clock();
     core.ready.end();
     log::info!("{}: the pool has stopped: {}", core.job.id, core.summary(true));

@@ -2,6 +2,7 @@
 
 use super::scene::{SECOND, Scene, TTL, ids, retry, work};
 use crate::attempt::{AttemptReport, Beginning, Outcome, Provenance};
+use crate::conversation::Message;
 use crate::job::NewJob;
 use crate::lease::Claim;
 use crate::repository::{ClaimRequest, Claimant, JournalEntry, RepositoryError, Scope, Submitted};
@@ -16,6 +17,7 @@ cases![
     to_start_again_what_its_claim_started_changes_nothing,
     what_was_claimed_and_started_is_found_by_its_token,
     a_lost_attempt_that_its_claim_started_is_followed_by_another,
+    messages_that_were_refused_since_are_counted_at_the_end,
     a_claim_that_starts_is_refused_as_any_other,
 ];
 
@@ -194,6 +196,14 @@ fn a_lost_attempt_that_its_claim_started_is_followed_by_another(scene: &Scene<'_
     let changes: Vec<Change> = scene.journal_of("a").iter().map(|row| row.change).collect();
     use Change::{Claim, Expire, Insert, Retry, Start};
     assert_eq!(changes, [Insert, Claim, Start, Expire, Claim, Start, Retry, Claim, Start]);
+}
+
+fn messages_that_were_refused_since_are_counted_at_the_end(scene: &Scene<'_>) {
+    let claim = submitted(scene, &work("a"));
+    // It may be told now or by the next verb that waits.
+    let _ = scene.repository.append(&claim.lease, 7, &[Message::assistant("behind a gap")]);
+    scene.finish(&claim.lease, &AttemptReport::completed());
+    assert_eq!(scene.attempt(&claim.lease).messages_lost, 1);
 }
 
 fn a_claim_that_starts_is_refused_as_any_other(scene: &Scene<'_>) {

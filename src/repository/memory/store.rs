@@ -283,24 +283,8 @@ impl UnitRecord {
 impl AttemptRecord {
     /// An attempt that was just claimed.
     pub(super) fn new(unit: &UnitRecord, holder: &Holder, token: i64, now: Moment) -> AttemptRecord {
-        let attempt = Attempt {
-            key: unit.current_attempt(),
-            fence: unit.fence,
-            owner: holder.owner,
-            worker_id: holder.worker_id.clone(),
-            assigned_at: now.wall,
-            started_at: None,
-            ended_at: None,
-            outcome: None,
-            is_counted: false,
-            failure: None,
-            session_id: None,
-            process: None,
-            provenance: None,
-            message_count: None,
-            head: None,
-            messages_lost: 0,
-        };
+        let (key, worker_id) = (unit.current_attempt(), holder.worker_id.clone());
+        let attempt = Attempt::claimed(key, unit.fence, holder.owner, worker_id, now.wall);
         AttemptRecord {
             attempt,
             token,

@@ -1,10 +1,66 @@
-//! Telling the callers of a group that their changes were made.
+//! Telling callers what became of their changes: one by one, or those of a group together.
 
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Sender, bounded};
 
 use super::writer::Waiting;
+use crate::repository::{RepositoryError, Result};
+
+/// An answer that a caller waits for.
+///
+/// A channel would do, but those spin before they sleep: sixty callers that do so leave the writer no processor.
+#[derive(Debug)]
+pub(super) struct Pending<T>(Arc<Place<T>>);
+
+/// The duty to answer a caller. Dropped without an answer, it says that there will be none.
+#[derive(Debug)]
+pub(super) struct Promise<T>(Option<Arc<Place<T>>>);
+
+#[derive(Debug)]
+struct Place<T> {
+    answer: Mutex<Option<Result<T>>>,
+    was_answered: Condvar,
+}
+
+/// Both ends of one answer.
+pub(super) fn promise<T>() -> (Promise<T>, Pending<T>) {
+    let place = Arc::new(Place { answer: Mutex::new(None), was_answered: Condvar::new() });
+    (Promise(Some(Arc::clone(&place))), Pending(place))
+}
+
+impl<T> Pending<T> {
+    /// Sleeps until the answer is there.
+    pub(super) fn wait(self) -> Result<T> {
+        let mut answer = self.0.answer.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(answer) = answer.take() {
+                return answer;
+            }
+            answer = self.0.was_answered.wait(answer).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl<T> Promise<T> {
+    /// Answers the caller.
+    pub(super) fn keep(mut self, answer: Result<T>) {
+        self.answer(answer);
+    }
+
+    fn answer(&mut self, answer: Result<T>) {
+        let Some(place) = self.0.take() else { return };
+        *place.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
+        place.was_answered.notify_one();
+    }
+}
+
+impl<T> Drop for Promise<T> {
+    fn drop(&mut self) {
+        self.answer(Err(RepositoryError::Closed));
+    }
+}
 
 /// The thread that wakes the callers of a large group, while the writer goes on with the next.
 ///
@@ -52,4 +108,29 @@ impl Drop for Answers {
 
 fn tell_made(group: Vec<Waiting>) {
     group.into_iter().for_each(Waiting::tell_made);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_waits_is_answered_and_a_promise_that_is_not_kept_says_so() {
+        let (kept, answer) = promise();
+        let waiting = std::thread::spawn(move || answer.wait());
+        kept.keep(Ok(1));
+        assert_eq!(waiting.join().unwrap().unwrap(), 1);
+
+        let (broken, answer) = promise::<i32>();
+        let waiting = std::thread::spawn(move || answer.wait());
+        drop(broken);
+        assert!(matches!(waiting.join().unwrap(), Err(RepositoryError::Closed)));
+    }
+
+    #[test]
+    fn a_caller_that_no_longer_waits_is_nobody_s_loss() {
+        let (promise, pending) = promise();
+        drop(pending);
+        promise.keep(Ok(1));
+    }
 }

@@ -5,7 +5,7 @@ use rusqlite::params;
 
 use super::book::{Answer, Book, Entry, Trace};
 use super::messages::NewMessage;
-use crate::attempt::{AttemptKey, Beginning, Process};
+use crate::attempt::{AttemptKey, Beginning, Process, Provenance};
 use crate::chain::{self, Hash};
 use crate::clock::Moment;
 use crate::conversation::to_json;
@@ -18,7 +18,8 @@ use crate::unit::{Change, UnitStatus};
 #[derive(Debug)]
 pub(super) struct BeginningRow {
     rendered_prompt: Option<String>,
-    pub(super) provenance: Option<Vec<u8>>,
+    pub(super) provenance: Option<Provenance>,
+    pub(super) provenance_json: Option<Vec<u8>>,
     pub(super) digest: Hash,
 }
 
@@ -26,7 +27,8 @@ impl BeginningRow {
     pub(super) fn of(beginning: &Beginning) -> Result<BeginningRow, RepositoryError> {
         Ok(BeginningRow {
             rendered_prompt: beginning.rendered_prompt.clone(),
-            provenance: beginning.provenance.as_ref().map(to_json).transpose()?,
+            provenance: beginning.provenance.clone(),
+            provenance_json: beginning.provenance.as_ref().map(to_json).transpose()?,
             digest: beginning.digest(),
         })
     }
@@ -50,7 +52,8 @@ impl Book<'_> {
             "UPDATE attempts SET started_at = ?3, provenance = ?4 WHERE unit_key = ?1 AND number = ?2",
         )?;
         let now_ms = now.wall.timestamp_millis();
-        update.execute(params![lease.unit.0, lease.attempt_number, now_ms, beginning.provenance])?;
+        update.execute(params![lease.unit.0, lease.attempt_number, now_ms, beginning.provenance_json])?;
+        self.attempt_changes(lease.attempt());
         if let Some(prompt) = &beginning.rendered_prompt {
             let mut insert = self.connection.prepare_cached(
                 "INSERT INTO attempt_results (unit_key, attempt_number, rendered_prompt) VALUES (?1, ?2, ?3)",
@@ -104,11 +107,12 @@ impl Book<'_> {
     }
 
     /// Writes down that messages were not taken: nobody may be waiting to be told.
-    fn refuse_messages(&self, attempt: AttemptKey, messages: u32) -> rusqlite::Result<()> {
+    fn refuse_messages(&mut self, attempt: AttemptKey, messages: u32) -> rusqlite::Result<()> {
         let mut update = self.connection.prepare_cached(
             "UPDATE attempts SET messages_lost = messages_lost + ?3 WHERE unit_key = ?1 AND number = ?2",
         )?;
         update.execute(params![attempt.unit.0, attempt.number, messages])?;
+        self.attempt_changes(attempt);
         Ok(())
     }
 
@@ -195,6 +199,7 @@ impl Book<'_> {
         )?;
         let process = process.map(|process| to_json(process).expect("a process is flat"));
         update.execute(params![lease.unit.0, lease.attempt_number, session_id, process])?;
+        self.attempt_changes(lease.attempt());
         if !charges.is_empty() {
             self.charge(lease.attempt(), charges)?;
             let mut trace = self.trace(lease.attempt(), lease.fence)?;
@@ -205,10 +210,14 @@ impl Book<'_> {
     }
 
     pub(super) fn charge(&self, attempt: AttemptKey, charges: &[Charge]) -> rusqlite::Result<()> {
+        // Not REPLACE: to be able to undo that, SQLite would copy every page that it touches.
         let mut replace = self.connection.prepare_cached(
-            "INSERT OR REPLACE INTO charges (unit_key, attempt_number, model, input, output, cache_read, cache_write,
-                                             reasoning, amount, price, is_estimated)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+            "INSERT INTO charges (unit_key, attempt_number, model, input, output, cache_read, cache_write, reasoning,
+                                  amount, price, is_estimated)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+             ON CONFLICT (unit_key, attempt_number, model) DO UPDATE
+             SET input = ?4, output = ?5, cache_read = ?6, cache_write = ?7, reasoning = ?8, amount = ?9, price = ?10,
+                 is_estimated = ?11",
         )?;
         for charge in charges {
             let count = |tokens: u64| i64::try_from(tokens).expect("token counts were checked");

@@ -7,8 +7,8 @@ use std::collections::{HashMap, HashSet};
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::rows::blob;
-use crate::attempt::AttemptKey;
+use super::rows::{HotUnit, blob};
+use crate::attempt::{Attempt, AttemptKey};
 use crate::chain::{self, Hash};
 use crate::clock::Moment;
 use crate::job::JobId;
@@ -70,10 +70,19 @@ impl Trace {
     }
 }
 
+/// An open attempt and its unit as their rows stand, so that the end of it need not read them.
+#[derive(Clone, Debug)]
+pub(super) struct Open {
+    pub(super) unit: HotUnit,
+    pub(super) attempt: Attempt,
+}
+
 /// What the writer remembers. All of it but the losses can be read again from the database.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     traces: HashMap<AttemptKey, Trace>,
+    /// Attempts that nothing has changed since their claim: what changes one of the rows forgets them.
+    open: HashMap<AttemptKey, Open>,
     /// Jobs never change, so this never grows wrong: whether the job has a template.
     jobs: HashMap<JobId, bool>,
     /// Messages that the storage failed to take, until the end of their attempt records them.
@@ -104,8 +113,13 @@ impl Memory {
     /// The transaction never was: what was remembered may speak of rows that are not there.
     pub(super) fn forget_uncommitted(&mut self) {
         self.ended.clear();
-        self.traces.clear();
+        self.forget_attempts();
         self.jobs.clear();
+    }
+
+    fn forget_attempts(&mut self) {
+        self.traces.clear();
+        self.open.clear();
     }
 
     /// Remembers messages that the storage failed to take.
@@ -154,7 +168,7 @@ impl<'a> Book<'a> {
         let mut select = connection.prepare_cached("PRAGMA data_version")?;
         let data_version = select.query_row([], |row| row.get(0))?;
         if memory.data_version != data_version {
-            memory.traces.clear();
+            memory.forget_attempts();
             memory.data_version = data_version;
         }
         Ok(Book { connection, memory, journal: None, held: HashMap::new(), living: HashSet::new() })
@@ -203,20 +217,33 @@ impl<'a> Book<'a> {
     /// Remembers how far an attempt has got, which was just written or read.
     pub(super) fn remember(&mut self, attempt: AttemptKey, trace: Trace) {
         if self.memory.traces.len() >= TRACE_LIMIT {
-            self.memory.traces.clear();
+            self.memory.forget_attempts();
         }
         self.memory.traces.insert(attempt, trace);
     }
 
     /// Begins an attempt whose lease was just granted.
-    pub(super) fn open_attempt(&mut self, attempt: AttemptKey, fence: i64) {
-        self.remember(attempt, Trace::new(attempt, fence));
-        self.held.insert(attempt, fence);
+    pub(super) fn open_attempt(&mut self, open: Open) {
+        let Attempt { key, fence, .. } = open.attempt;
+        self.remember(key, Trace::new(key, fence));
+        self.memory.open.insert(key, open);
+        self.held.insert(key, fence);
+    }
+
+    /// An open attempt that nothing has changed since its claim.
+    pub(super) fn opened(&self, attempt: AttemptKey) -> Option<&Open> {
+        self.memory.open.get(&attempt)
+    }
+
+    /// Notes that the row of an attempt, or of its unit, is no longer what it was.
+    pub(super) fn attempt_changes(&mut self, attempt: AttemptKey) {
+        self.memory.open.remove(&attempt);
     }
 
     /// Forgets an attempt that ends, and says how many of its messages the storage failed to take.
     pub(super) fn end_attempt(&mut self, attempt: AttemptKey) -> u32 {
         self.memory.traces.remove(&attempt);
+        self.memory.open.remove(&attempt);
         self.memory.ended.push(attempt);
         self.held.remove(&attempt);
         self.failed_messages(attempt)
@@ -331,19 +358,48 @@ fn read_trace(connection: &Connection, attempt: AttemptKey, fence: i64) -> rusql
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::{Clock, SystemClock};
+    use crate::unit::UnitId;
+    use crate::worker::WorkerId;
+
+    /// A unit that was just claimed.
+    fn open() -> Open {
+        let (owner, worker_id) = (OwnerId(1), WorkerId::new("w1").unwrap());
+        let unit = HotUnit {
+            key: UnitKey(1),
+            job_id: JobId(1),
+            id: UnitId::new("a").unwrap(),
+            status: UnitStatus::Assigned,
+            fence: 1,
+            attempt_count: 1,
+            attempts_used: 0,
+            releases: 0,
+            max_retries: 3,
+            priority: 0,
+            pause: None,
+            is_purged: false,
+            lease: Some((owner, worker_id.clone())),
+        };
+        let attempt = Attempt::claimed(unit.attempt(), 1, owner, worker_id, SystemClock.now().wall);
+        Open { unit, attempt }
+    }
 
     #[test]
     fn what_is_remembered_of_an_attempt_is_forgotten_when_anybody_else_writes() {
         let folder = tempfile::tempdir().unwrap();
         let [ours, other] = [(); 2].map(|()| Connection::open(folder.path().join("a.db")).unwrap());
         ours.execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE t (x)").unwrap();
-        let (mut memory, attempt) = (Memory::new(true), AttemptKey { unit: UnitKey(1), number: 1 });
-        Book::open(&ours, &mut memory).unwrap().remember(attempt, Trace::new(attempt, 1));
+        let mut memory = Memory::new(true);
+        Book::open(&ours, &mut memory).unwrap().open_attempt(open());
 
+        let remembered = |memory: &mut Memory| {
+            let Book { memory, .. } = Book::open(&ours, memory).unwrap();
+            (memory.traces.len(), memory.open.len())
+        };
         ours.execute("INSERT INTO t VALUES (1)", []).unwrap();
-        assert_eq!(Book::open(&ours, &mut memory).unwrap().memory.traces.len(), 1);
+        assert_eq!(remembered(&mut memory), (1, 1));
         other.execute("INSERT INTO t VALUES (1)", []).unwrap();
-        assert_eq!(Book::open(&ours, &mut memory).unwrap().memory.traces.len(), 0);
+        assert_eq!(remembered(&mut memory), (0, 0));
     }
 
     #[test]

@@ -6,10 +6,10 @@ use std::collections::HashMap;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::attempts::BeginningRow;
-use super::book::{Answer, Book, Entry};
+use super::book::{Answer, Book, Entry, Open};
 use super::read;
 use super::rows::{HotUnit, named, unit_id, worker_id};
-use crate::attempt::Beginning;
+use crate::attempt::{Attempt, Beginning};
 use crate::chain::Hash;
 use crate::clock::Moment;
 use crate::job::JobId;
@@ -25,7 +25,7 @@ use crate::worker::{WorkerId, WorkerStatus};
 pub(super) struct Terms {
     pub(super) owner: OwnerId,
     token: i64,
-    until_ms: i64,
+    pub(super) until_ms: i64,
     /// What units with a prompt of their own begin with at once.
     beginning: Option<BeginningRow>,
 }
@@ -42,32 +42,40 @@ impl Terms {
 /// The claim that comes next for a unit.
 #[derive(Debug)]
 pub(super) struct Grant<'a> {
-    pub(super) lease: Lease,
-    slot: &'a Slot,
-    token: i64,
+    /// The unit as it stands then.
+    pub(super) unit: HotUnit,
+    pub(super) terms: &'a Terms,
+    pub(super) slot: &'a Slot,
     /// What it begins with, if it does at once.
     beginning: Option<&'a BeginningRow>,
 }
 
 impl<'a> Grant<'a> {
-    pub(super) fn of(unit: &HotUnit, terms: &'a Terms, slot: &'a Slot, has_own_prompt: bool) -> Grant<'a> {
-        let lease = Lease {
+    pub(super) fn of(unit: HotUnit, terms: &'a Terms, slot: &'a Slot, has_own_prompt: bool) -> Grant<'a> {
+        let beginning = terms.beginning.as_ref().filter(|_| has_own_prompt);
+        let unit = HotUnit {
+            status: if beginning.is_some() { UnitStatus::Processing } else { UnitStatus::Assigned },
+            fence: unit.fence + 1,
+            attempt_count: unit.attempt_count + 1,
+            pause: None,
+            lease: Some((terms.owner, slot.worker_id.clone())),
+            ..unit
+        };
+        Grant { unit, terms, slot, beginning }
+    }
+
+    fn lease(&self) -> Lease {
+        let Grant { unit, terms, slot, .. } = self;
+        Lease {
             job_id: unit.job_id,
             unit_id: unit.id.clone(),
             unit: unit.key,
-            attempt_number: unit.attempt_count + 1,
-            fence: unit.fence + 1,
+            attempt_number: unit.attempt_count,
+            fence: unit.fence,
             owner: terms.owner,
             worker_id: slot.worker_id.clone(),
             until_ms: terms.until_ms,
-        };
-        let beginning = terms.beginning.as_ref().filter(|_| has_own_prompt);
-        Grant { lease, slot, token: terms.token, beginning }
-    }
-
-    /// The unit's status under it.
-    pub(super) fn status(&self) -> UnitStatus {
-        if self.beginning.is_some() { UnitStatus::Processing } else { UnitStatus::Assigned }
+        }
     }
 }
 
@@ -83,12 +91,13 @@ impl Book<'_> {
             units = self.candidates(now, request)?;
         }
         let mut claims = Vec::with_capacity(units.len());
-        for (unit, slot) in units.iter().zip(&request.slots) {
+        for (unit, slot) in units.into_iter().zip(&request.slots) {
             let lease = self.grant(now, unit, terms, slot, None)?;
+            let unit_id = lease.unit_id.clone();
             match read::claim_of(self.connection, lease) {
                 Ok(claim) => claims.push(claim),
                 // It stays claimed and will be lost, so that in the end it fails instead of barring the way for ever.
-                Err(error @ RepositoryError::Corrupt { .. }) => log::error!("unit {}: claimed, but {error}", unit.id),
+                Err(error @ RepositoryError::Corrupt { .. }) => log::error!("unit {unit_id}: claimed, but {error}"),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -152,7 +161,7 @@ impl Book<'_> {
     pub(super) fn grant(
         &mut self,
         now: Moment,
-        unit: &HotUnit,
+        unit: HotUnit,
         terms: &Terms,
         slot: &Slot,
         digest: Option<Hash>,
@@ -167,18 +176,16 @@ impl Book<'_> {
                  lease_until_boot_ms = ?6
              WHERE key = ?1",
         )?;
-        let lease = &grant.lease;
         update.execute(params![
-            lease.unit.0,
-            lease.fence,
-            lease.attempt_number,
-            lease.owner.0,
-            lease.worker_id.as_str(),
-            lease.until_ms,
-            grant.status().name(),
+            grant.unit.key.0,
+            grant.unit.fence,
+            grant.unit.attempt_count,
+            terms.owner.0,
+            slot.worker_id.as_str(),
+            terms.until_ms,
+            grant.unit.status.name(),
         ])?;
-        self.begin_attempt(now, &grant, digest)?;
-        Ok(grant.lease)
+        self.begin_attempt(now, grant, digest)
     }
 
     /// Whether there is something to send before anything is rendered.
@@ -189,8 +196,13 @@ impl Book<'_> {
     }
 
     /// Writes what a claim leaves beside the row of its unit; and what a start does, if it is one too.
-    pub(super) fn begin_attempt(&mut self, now: Moment, grant: &Grant<'_>, digest: Option<Hash>) -> Answer<()> {
-        let Grant { lease, slot, token, beginning } = grant;
+    pub(super) fn begin_attempt(&mut self, now: Moment, grant: Grant<'_>, digest: Option<Hash>) -> Answer<Lease> {
+        let lease = grant.lease();
+        let Grant { unit, terms, slot, beginning } = grant;
+        let mut attempt =
+            Attempt::claimed(lease.attempt(), lease.fence, lease.owner, lease.worker_id.clone(), now.wall);
+        attempt.started_at = beginning.map(|_| now.wall);
+        attempt.provenance = beginning.and_then(|beginning| beginning.provenance.clone());
         let mut insert = self.connection.prepare_cached(
             "INSERT INTO attempts (unit_key, number, fence, owner_id, worker_id, claim_token, assigned_at, started_at,
                                    provenance)
@@ -203,12 +215,12 @@ impl Book<'_> {
             lease.fence,
             lease.owner.0,
             lease.worker_id.as_str(),
-            token,
+            terms.token,
             now_ms,
             beginning.map(|_| now_ms),
-            beginning.and_then(|beginning| beginning.provenance.as_deref()),
+            beginning.and_then(|beginning| beginning.provenance_json.as_deref()),
         ])?;
-        self.take_on(now, lease, slot)?;
+        self.take_on(now, &lease, slot)?;
         self.record(
             now,
             Entry {
@@ -225,10 +237,10 @@ impl Book<'_> {
             },
         )?;
         if let Some(beginning) = beginning {
-            self.record_start(now, lease, beginning)?;
+            self.record_start(now, &lease, beginning)?;
         }
-        self.open_attempt(lease.attempt(), lease.fence);
-        Ok(())
+        self.open_attempt(Open { unit, attempt });
+        Ok(lease)
     }
 
     /// Rejects slots whose workers cannot take as many units as they are offered for.

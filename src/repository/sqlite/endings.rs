@@ -287,8 +287,11 @@ impl Book<'_> {
     fn close_attempt(&mut self, now: Moment, unit: &HotUnit, closing: &Closing, left: &Left) -> Answer<Attempt> {
         let key = unit.attempt();
         let trace = self.end_conversation(now, key, unit.fence)?;
+        let mut attempt = match self.opened(key) {
+            Some(open) => open.attempt.clone(),
+            None => read_attempt(self.connection, key)?.expect("a leased unit has an attempt"),
+        };
         let failed = self.end_attempt(key);
-        let mut attempt = read_attempt(self.connection, key)?.expect("a leased unit has an attempt");
         attempt.ended_at = Some(now.wall);
         attempt.outcome = Some(closing.outcome);
         attempt.is_counted = closing.is_counted;

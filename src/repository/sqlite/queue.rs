@@ -34,12 +34,24 @@ struct State<T> {
     bytes: usize,
     /// What the receiver took and could not deal with yet.
     held_bytes: usize,
+    /// Whether the receiver sleeps until something arrives.
+    is_awaited: bool,
+    /// How many senders sleep until there is room.
+    senders: usize,
     is_closed: bool,
 }
 
 impl<T> Queue<T> {
     pub(super) fn new(limit_bytes: usize) -> Queue<T> {
-        let state = State { urgent: Vec::new(), ordinary: Vec::new(), bytes: 0, held_bytes: 0, is_closed: false };
+        let state = State {
+            urgent: Vec::new(),
+            ordinary: Vec::new(),
+            bytes: 0,
+            held_bytes: 0,
+            is_awaited: false,
+            senders: 0,
+            is_closed: false,
+        };
         Queue { state: Mutex::new(state), arrived: Condvar::new(), drained: Condvar::new(), limit_bytes }
     }
 
@@ -52,7 +64,9 @@ impl<T> Queue<T> {
             && (state.bytes + state.held_bytes).saturating_add(bytes) > self.limit_bytes
             && !state.is_closed
         {
+            state.senders += 1;
             state = self.drained.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.senders -= 1;
         }
         if state.is_closed {
             return Err(item);
@@ -64,8 +78,12 @@ impl<T> Queue<T> {
                 state.ordinary.push(item);
             }
         }
+        // To wake somebody is a call into the system, even if nobody sleeps.
+        let is_awaited = std::mem::take(&mut state.is_awaited);
         drop(state);
-        self.arrived.notify_one();
+        if is_awaited {
+            self.arrived.notify_one();
+        }
         Ok(())
     }
 
@@ -74,16 +92,24 @@ impl<T> Queue<T> {
     /// With a `patience` it may return with nothing. `None` once the queue is closed and empty.
     pub(super) fn take(&self, patience: Option<Duration>) -> Option<(Vec<T>, Vec<T>)> {
         let mut state = self.lock();
+        let is_idle = |state: &mut State<T>| {
+            state.is_awaited = state.is_idle();
+            state.is_awaited
+        };
         if let Some(patience) = patience {
-            let waited = self.arrived.wait_timeout_while(state, patience, |state| state.is_idle());
+            let waited = self.arrived.wait_timeout_while(state, patience, is_idle);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         } else {
-            state = self.arrived.wait_while(state, |state| state.is_idle()).unwrap_or_else(PoisonError::into_inner);
+            state = self.arrived.wait_while(state, is_idle).unwrap_or_else(PoisonError::into_inner);
         }
+        state.is_awaited = false;
         let (urgent, ordinary) = state.take_all();
         let is_over = state.is_closed && urgent.is_empty() && ordinary.is_empty();
+        let has_senders = state.senders > 0;
         drop(state);
-        self.drained.notify_all();
+        if has_senders {
+            self.drained.notify_all();
+        }
         (!is_over).then_some((urgent, ordinary))
     }
 

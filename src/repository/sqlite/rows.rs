@@ -252,7 +252,10 @@ impl Book<'_> {
 
     /// The unit of a lease, if the lease still holds.
     pub(super) fn held(&self, lease: &Lease) -> Answer<Option<HotUnit>> {
-        let unit = self.unit(lease.unit)?;
+        let unit = match self.opened(lease.attempt()) {
+            Some(open) => Some(open.unit.clone()),
+            None => self.unit(lease.unit)?,
+        };
         Ok(unit.filter(|unit| {
             unit.status.is_leased() && unit.fence == lease.fence && unit.attempt_count == lease.attempt_number
         }))

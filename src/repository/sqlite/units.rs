@@ -165,7 +165,7 @@ impl Book<'_> {
             UnitStatus::Pending if unit.pause.is_none_or(|pause| pause.is_over(now)) => {
                 self.check_slots(terms.owner, std::slice::from_ref(slot))?;
                 let digest = self.take_first_prompt(&unit, row)?;
-                let lease = self.grant(now, &unit, terms, slot, digest)?;
+                let lease = self.grant(now, unit, terms, slot, digest)?;
                 let claim = read::claim_of(self.connection, lease)?;
                 Ok(Taken::Found(Submitted::Claimed(Box::new(claim))))
             }
@@ -202,11 +202,10 @@ impl Book<'_> {
             return self.found(&row.inserted(key, job_id), Submitted::Waiting);
         }
         self.check_slots(terms.owner, std::slice::from_ref(slot))?;
-        let mut grant = Grant::of(&row.inserted(UnitKey(0), job_id), terms, slot, row.prompt.is_some());
-        grant.lease.unit = self.insert_row(now, job_id, row, intake, Some(&grant), job_has_template)?;
-        self.begin_attempt(now, &grant, None)?;
-        let status = grant.status();
-        Ok(Taken::Fresh(grant.lease, status))
+        let mut grant = Grant::of(row.inserted(UnitKey(0), job_id), terms, slot, row.prompt.is_some());
+        grant.unit.key = self.insert_row(now, job_id, row, intake, Some(&grant), job_has_template)?;
+        let status = grant.unit.status;
+        Ok(Taken::Fresh(self.begin_attempt(now, grant, None)?, status))
     }
 
     /// Stores the prompt of a unit that had none, and says how its inputs hash now.
@@ -254,8 +253,7 @@ impl Book<'_> {
             Intake::Open => None,
             Intake::AcceptedBy(owner) => Some(owner),
         };
-        let status = grant.map_or(UnitStatus::Pending, Grant::status);
-        let lease = grant.map(|grant| &grant.lease);
+        let status = grant.map_or(UnitStatus::Pending, |grant| grant.unit.status);
         let has_prompt = row.prompt.is_some() || row.template.is_some() || job_has_template;
         let mut insert = self.connection.prepare_cached(
             "INSERT INTO work_units (job_id, id, status, priority, has_prompt, max_retries, accepted_by, not_before,
@@ -275,11 +273,11 @@ impl Book<'_> {
             row.pause.map(|pause| pause.delay_ms),
             row.queue_deadline_ms,
             now.wall.timestamp_millis(),
-            lease.map_or(0, |lease| lease.fence),
-            lease.map_or(0, |lease| lease.attempt_number),
-            lease.map(|lease| lease.owner.0),
-            lease.map(|lease| lease.worker_id.as_str()),
-            lease.map(|lease| lease.until_ms),
+            grant.map_or(0, |grant| grant.unit.fence),
+            grant.map_or(0, |grant| grant.unit.attempt_count),
+            grant.map(|grant| grant.terms.owner.0),
+            grant.map(|grant| grant.slot.worker_id.as_str()),
+            grant.map(|grant| grant.terms.until_ms),
         ])?;
         let key = UnitKey(key);
         self.insert_inputs(key, row)?;
@@ -341,6 +339,7 @@ impl Book<'_> {
             "UPDATE work_units SET status = 'CANCEL_REQUESTED' WHERE key = ?1 AND ?2 = ?2"
         })?;
         update.execute([unit.key.0, now.wall.timestamp_millis()])?;
+        self.attempt_changes(unit.attempt());
         self.record_by(now, &unit, Change::Cancel, to, (!is_over).then_some(unit.attempt_count), by)?;
         Ok(if is_over { CancelAnswer::Cancelled } else { CancelAnswer::Requested })
     }

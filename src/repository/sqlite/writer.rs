@@ -29,10 +29,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Sender, bounded};
 use rusqlite::{Connection, ErrorCode};
 
-use super::answers::Answers;
+use super::answers::{Answers, Promise, promise};
 use super::book::{Answer, Book, Fault, Memory, storage_failure};
 use super::open::Place;
 use super::queue::{Lane, Queue};
@@ -135,7 +134,7 @@ trait Change: Send {
 struct Awaited<T, Work> {
     work: Work,
     answer: Option<Result<T>>,
-    reply: Sender<Result<T>>,
+    promise: Promise<T>,
 }
 
 impl<T: Send, Work: FnMut(&mut Book<'_>) -> Answer<T> + Send> Change for Awaited<T, Work> {
@@ -150,8 +149,7 @@ impl<T: Send, Work: FnMut(&mut Book<'_>) -> Answer<T> + Send> Change for Awaited
 
     fn settle(self: Box<Self>, failure: Option<RepositoryError>) {
         let answer = failure.map_or(self.answer, |failure| Some(Err(failure)));
-        // A caller that no longer waits is nobody's loss.
-        let _ = self.reply.send(answer.unwrap_or(Err(RepositoryError::Closed)));
+        self.promise.keep(answer.unwrap_or(Err(RepositoryError::Closed)));
     }
 }
 
@@ -204,9 +202,9 @@ impl Writer {
         Work: FnMut(&mut Book<'_>) -> Answer<T> + Send + 'static,
     {
         point(order.verb, Stage::Before);
-        let (reply, answer) = bounded(1);
-        self.send(order, Box::new(Awaited { work, answer: None, reply }))?;
-        answer.recv().unwrap_or(Err(RepositoryError::Closed))
+        let (promise, pending) = promise();
+        self.send(order, Box::new(Awaited { work, answer: None, promise }))?;
+        pending.wait()
     }
 
     /// Hands over messages, and waits only if there is no room for them.
@@ -521,23 +519,23 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (writer, thread) = writer_on(&folder.path().join("a.db"));
         let job = |name: &'static str| {
-            let (reply, answer) = bounded(1);
+            let (promise, answer) = promise();
             let now = SystemClock.now();
             let work = move |book: &mut Book<'_>| book.create_job(now, &NewJob::named(name));
-            writer.send(Order::new("create_job"), Box::new(Awaited { work, answer: None, reply })).unwrap();
+            writer.send(Order::new("create_job"), Box::new(Awaited { work, answer: None, promise })).unwrap();
             answer
         };
         // All wait before the thread begins, so that they are one group.
         let first = job("first");
-        let (reply, rolled_back) = bounded(1);
+        let (promise, rolled_back) = promise();
         let work = |book: &mut Book<'_>| Ok(book.connection.execute_batch("ROLLBACK")?);
-        writer.send(Order::new("rolled back"), Box::new(Awaited { work, answer: None, reply })).unwrap();
+        writer.send(Order::new("rolled back"), Box::new(Awaited { work, answer: None, promise })).unwrap();
         let last = job("last");
         writer.close();
         thread.serve();
-        assert_eq!(first.recv().unwrap().unwrap().id.0, 1);
-        assert!(matches!(rolled_back.recv().unwrap(), Err(RepositoryError::Storage(_))));
-        assert_eq!(last.recv().unwrap().unwrap().id.0, 2);
+        assert_eq!(first.wait().unwrap().id.0, 1);
+        assert!(matches!(rolled_back.wait(), Err(RepositoryError::Storage(_))));
+        assert_eq!(last.wait().unwrap().id.0, 2);
     }
 
     #[test]

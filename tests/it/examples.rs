@@ -1,0 +1,109 @@
+//! The examples, run as the processes that a reader of the README starts.
+//!
+//! `cargo test` builds them beside this binary. With `--test it` alone they are those of the last build.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use workcrew::audit::verify::Verify;
+use workcrew::repository::UnitFilter;
+use workcrew::repository::sqlite::SqliteArchive;
+use workcrew::{Archive, Outcome, UnitStatus};
+
+use crate::children::was_killed;
+use crate::support::folder;
+
+const UNITS: usize = 200;
+
+/// An example, to be run in a folder.
+fn example(name: &str, folder: &Path) -> Command {
+    let test = std::env::current_exe().unwrap();
+    let path = test.ancestors().nth(2).unwrap().join("examples").join(name);
+    assert!(path.exists(), "{} is missing: run `cargo test`, or `cargo build --examples` first", path.display());
+    let mut command = Command::new(path);
+    command.current_dir(folder).env_remove("RUST_LOG");
+    command
+}
+
+/// What an example that comes to a good end prints.
+fn printed(command: &mut Command) -> String {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    assert!(status.success(), "{status}: {}", String::from_utf8_lossy(&stderr));
+    String::from_utf8(stdout).unwrap()
+}
+
+/// How many units have ended; none as long as there is no database.
+fn outcome_count(path: &Path) -> usize {
+    let outcomes = |archive: SqliteArchive| archive.outcomes_since(0, 1_000).unwrap().items.len();
+    SqliteArchive::open(path).map_or(0, outcomes)
+}
+
+#[test]
+fn a_batch_that_is_killed_carries_on_and_ends_every_unit_once() {
+    let folder = folder();
+    let path = folder.path().join("batch.db");
+
+    let mut batch = example("batch", folder.path()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let progress = BufReader::new(batch.stderr.take().unwrap()).lines();
+    let seen = progress.map(Result::unwrap).find(|_| outcome_count(&path) > 20).expect("it ended before it was killed");
+    batch.kill().unwrap();
+    assert!(was_killed(batch.wait().unwrap()));
+    assert!(seen.contains(" completed, ") || seen.contains("given up"), "{seen}");
+    let done = outcome_count(&path);
+    assert!((21..UNITS).contains(&done), "{done}");
+
+    let carried_on = printed(&mut example("batch", folder.path()));
+    assert!(carried_on.contains(&format!("batch.db: {done} of 200 units were done before")), "{carried_on}");
+    let archive = SqliteArchive::open(&path).unwrap();
+    let units = archive.units(&UnitFilter::default(), 0, 1_000).unwrap().items;
+    assert_eq!((units.len(), outcome_count(&path)), (UNITS, UNITS), "every unit ended once");
+    for unit in &units {
+        let attempts = archive.attempts(unit.key).unwrap();
+        let completed = attempts.iter().filter(|attempt| attempt.outcome == Some(Outcome::Completed)).count();
+        assert_eq!(completed, usize::from(unit.status == UnitStatus::Completed), "{}", unit.id);
+    }
+    let verification = Verify::new().settled().run(&archive).unwrap();
+    assert!(verification.is_clean(), "{verification}");
+
+    let completed = units.iter().filter(|unit| unit.status == UnitStatus::Completed).count();
+    let again = printed(&mut example("batch", folder.path()));
+    assert!(again.starts_with("batch.db: all 200 units were done before"), "{again}");
+    for summary in [&carried_on, &again] {
+        for line in [format!("completed  {completed}\n"), format!("failed     {}\n", UNITS - completed)] {
+            assert!(summary.contains(&line), "{summary}");
+        }
+    }
+    assert_eq!(archive.units(&UnitFilter::default(), 0, 1_000).unwrap().items, units, "nothing was done twice");
+
+    let audit = printed(example("audit", folder.path()).args(["batch.db", "page-017"]));
+    for expected in ["\nunit `page-017` is ", "Summarise page 17 of", "nothing is missing, nothing was altered\n"] {
+        assert!(audit.contains(expected), "{audit}");
+    }
+}
+
+#[test]
+fn an_audit_of_nothing_says_what_to_do_first() {
+    let folder = folder();
+    let output = example("audit", folder.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("cargo run --release --example batch"));
+}
+
+#[test]
+fn a_custom_executor_decides_what_follows_an_error() {
+    let folder = folder();
+    let printed = printed(&mut example("custom_executor", folder.path()));
+    for expected in ["RELEASED", "unreadable: ", "rate_limited: ", "empty: ", "HELLO WORLD"] {
+        assert!(printed.contains(expected), "{printed}");
+    }
+}
+
+#[test]
+fn a_crash_does_no_harm() {
+    let folder = folder();
+    let printed = printed(&mut example("resume_after_crash", folder.path()));
+    for expected in ["SIGKILL", " is LOST", "Now 24 of 24 units are finished", "no findings"] {
+        assert!(printed.contains(expected), "{printed}");
+    }
+}

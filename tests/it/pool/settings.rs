@@ -1,0 +1,51 @@
+//! Settings that make no sense are refused when the pool is built, with the reason.
+
+use std::time::Duration;
+
+use workcrew::{RetryPolicy, StartError, Stop, WorkPoolBuilder};
+
+use super::{World, stage};
+
+#[test]
+fn bad_settings_are_refused_with_the_reason() {
+    let world = World::new();
+    type Setter = fn(WorkPoolBuilder) -> WorkPoolBuilder;
+    let cases: [(Setter, &str); 16] = [
+        (|builder| builder.max_workers(0), "the setting `max_workers` is 0, which lets nothing be done"),
+        (|builder| builder.max_workers(usize::MAX), "the setting `max_workers` is 18446744073709551615, and"),
+        (|builder| builder.timeout(Duration::ZERO), "the setting `timeout` is 0ns, which leaves no time at all"),
+        (|builder| builder.timeout(Duration::MAX), "the setting `timeout` is 18446744073709551615"),
+        (|builder| builder.lease(Duration::ZERO), "the setting `lease` is 0ns"),
+        (|builder| builder.lease(Duration::MAX), "the setting `lease` is 18446744073709551615"),
+        (|builder| builder.heartbeat(Duration::ZERO), "the setting `heartbeat` is 0ns"),
+        (|builder| builder.heartbeat(Duration::from_secs(30)), "the setting `heartbeat` is 30s, which must be less"),
+        (|builder| builder.lease(Duration::from_secs(30)), "the setting `heartbeat` is 15s, which must be less"),
+        (|builder| builder.reservation(Duration::ZERO), "the setting `reservation` is 0ns"),
+        (|builder| builder.reservation(Duration::MAX), "the setting `reservation` is 18446744073709551615"),
+        (|builder| builder.kill_grace(Duration::MAX), "the setting `kill_grace` is 18446744073709551615"),
+        (|builder| builder.shutdown_grace(Duration::MAX), "the setting `shutdown_grace` is 18446744073709551615"),
+        (|builder| builder.conversation_limit_bytes(0), "the setting `conversation_limit_bytes` is 0"),
+        (|builder| builder.retry(RetryPolicy::fixed(Duration::MAX)), "the setting `retry` is 18446744073709551615"),
+        (
+            |builder| builder.retry(RetryPolicy::exponential(Duration::from_secs(1), Duration::MAX)),
+            "the setting `retry` is 18446744073709551615",
+        ),
+    ];
+    for (set, reason) in cases {
+        let (part, _stage) = stage();
+        let error = set(world.pool(part)).build().expect_err(reason);
+        assert!(matches!(error, StartError::Setting { .. }));
+        assert!(error.to_string().starts_with(reason), "{error}");
+    }
+    assert!(workcrew::Archive::owners(&world.repository).unwrap().is_empty(), "none of them began");
+}
+
+#[test]
+fn four_workers_and_what_else_is_the_default() {
+    // 004-F13..F15
+    let world = World::new();
+    let (part, _stage) = stage();
+    let pool = world.pool(part).build().unwrap();
+    assert_eq!(pool.stats().max_workers, 4);
+    pool.stop(Stop::Drain).unwrap();
+}
