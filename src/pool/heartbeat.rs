@@ -52,12 +52,20 @@ impl Beat {
             self.renew(core);
             core.resolve_doubts();
             core.store_unstored();
-            sweep(core);
+            if self.is_fresh(core) {
+                sweep(core);
+            }
         }
         if now_ms >= self.watch_ms {
             self.watch_ms = core.in_ms(WATCH_EVERY);
             look_at_watched(core);
         }
+    }
+
+    /// Whether the pool's own leases are good. If the machine slept since they were renewed, a sweep would take them for lost.
+    fn is_fresh(&self, core: &Core) -> bool {
+        let lease_ms = i64::try_from(core.settings.lease.as_millis()).unwrap_or(i64::MAX);
+        core.now_ms() < self.renewed_at_ms.saturating_add(lease_ms / 2)
     }
 
     fn renew(&mut self, core: &Arc<Core>) {

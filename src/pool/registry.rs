@@ -210,7 +210,7 @@ impl WorkerCell {
     /// It is done with its unit, or got none: it is idle, or on its way out. Says which.
     pub(super) fn settle(&self, ready: &Ready, must_retire: bool) -> Load {
         let mut state = self.state.lock();
-        // It was left behind: it has no place any more, and its thread is to end.
+        // Somebody is ending it, and its place with it.
         if matches!(state.status, WorkerStatus::ShuttingDown | WorkerStatus::Terminated) {
             return Load::Retiring;
         }
@@ -245,6 +245,7 @@ impl WorkerCell {
         let is_open = current.stage != Stage::Closing;
         current.stage = Stage::Closing;
         let execution = is_open.then(|| Arc::clone(&current.execution));
+        // From now on its thread has no part in it, also if it returns before the worker has ended.
         state.status = WorkerStatus::ShuttingDown;
         state.generation += 1;
         state.thread = None;

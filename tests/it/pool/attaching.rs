@@ -10,7 +10,7 @@ use workcrew::{
     WaitError,
 };
 
-use super::{World, next, stage, tells_outcomes};
+use super::{World, next, stage, tells_outcomes, until};
 
 #[test]
 fn a_unit_that_waits_and_is_due_is_executed() {
@@ -111,7 +111,11 @@ fn a_unit_that_another_pool_executes_is_waited_for() {
     assert!(matches!(handle.wait_timeout(Duration::from_millis(1)), Err(WaitError::TimedOut)));
     call.succeed("elsewhere");
     working.wait_for_completion();
-    world.clock.advance(Duration::from_secs(5));
+    // It looks every five seconds, and may have looked just before.
+    until(|| {
+        world.clock.advance(Duration::from_secs(5));
+        handle.is_done()
+    });
     assert_eq!(handle.wait().unwrap().output.as_deref(), Some("elsewhere"));
     assert!(idle_stage.is_empty());
     for pool in [working, waiting] {
@@ -208,7 +212,7 @@ fn both_handles_of_a_unit_that_was_submitted_again_when_it_was_due_are_told() {
     stage.next().fail(ExecuteError::retry("not yet"));
     // The place is this thread's, so the pool cannot claim the unit by itself when it is due.
     assert!(pool.wait_for_available_slot());
-    super::until(|| pool.stats().pending == 1);
+    until(|| pool.stats().pending == 1);
     world.clock.advance(Duration::from_secs(10));
     let second = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
     stage.next().succeed("now");

@@ -136,10 +136,11 @@ fn a_callback_may_call_the_pool() {
         .unwrap();
     pool.submit_work_unit(NewUnit::new("first"), "go").unwrap();
     stage.next().succeed("done");
-    let call = stage.next();
-    assert_eq!(call.id, "next");
-    call.asked();
-    call.fail(ExecuteError::retry("stopped"));
+    // It may have been cancelled before it began.
+    until(|| {
+        drop(stage.calls.try_recv());
+        !outcomes.is_empty()
+    });
     assert_eq!(next(&outcomes), "cancelled next: CANCELLED");
     assert_eq!(pool.wait_for_completion(), Completion::Done);
     pool.stop(Stop::Drain).unwrap();

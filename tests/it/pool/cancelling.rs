@@ -151,6 +151,7 @@ fn cancelled_while_its_attempt_is_being_closed_it_is_told_once() {
     stage.next().fail(ExecuteError::retry("again"));
     assert_eq!(unit.wait().unwrap().status, UnitStatus::Cancelled);
     // Whatever else was to be done for the unit is done when another one has come and gone.
+    assert!(pool.wait_for_available_slot());
     pool.submit_work_unit(NewUnit::new("b"), "go").unwrap();
     stage.next().succeed("b");
     assert_eq!(pool.wait_for_completion(), Completion::Done);

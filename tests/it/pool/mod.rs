@@ -35,7 +35,7 @@ use workcrew::{
     UnitStatus, WorkPool, WorkPoolBuilder, WorkUnit, WorkerStatus,
 };
 
-use self::stage::{Part, Stage, stage};
+use self::stage::{Stage, stage};
 use crate::support;
 
 /// Far longer than anything takes here: what takes longer hangs.
@@ -46,7 +46,7 @@ struct World {
     clock: ManualClock,
     repository: SqliteRepository,
     job: JobId,
-    folder: TempDir,
+    _folder: TempDir,
     _watchdog: Sender<()>,
 }
 
@@ -59,7 +59,7 @@ impl World {
         let (folder, clock) = (support::folder(), ManualClock::new());
         let repository = SqliteOptions::new().clock(clock.clone()).open(folder.path().join("pool.db")).unwrap();
         let job = repository.create_job(job).unwrap().id;
-        World { clock, repository, job, folder, _watchdog: watchdog() }
+        World { clock, repository, job, _folder: folder, _watchdog: watchdog() }
     }
 
     /// A pool whose failed units are tried again at once.
@@ -74,7 +74,11 @@ impl World {
     }
 
     fn pool_on(&self, repository: impl Into<Arc<dyn Repository>>, executor: impl Executor) -> WorkPoolBuilder {
-        WorkPool::builder(self.job, executor, repository).clock(self.clock.clone()).retry(RetryPolicy::immediate())
+        WorkPool::builder(self.job, executor, repository)
+            .clock(self.clock.clone())
+            .retry(RetryPolicy::immediate())
+            // A test that lets ten minutes pass in a moment is not about leases.
+            .lease(Duration::from_secs(30 * 24 * 3_600))
     }
 
     /// A pool with so many workers, and the test as its executor.

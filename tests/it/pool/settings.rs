@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use workcrew::{RetryPolicy, StartError, Stop, WorkPoolBuilder};
+use workcrew::{RetryPolicy, StartError, Stop, WorkPool, WorkPoolBuilder};
 
 use super::{World, stage};
 
@@ -33,7 +33,8 @@ fn bad_settings_are_refused_with_the_reason() {
     ];
     for (set, reason) in cases {
         let (part, _stage) = stage();
-        let error = set(world.pool(part)).build().expect_err(reason);
+        let builder = WorkPool::builder(world.job, part, world.repository.clone());
+        let error = set(builder).build().expect_err(reason);
         assert!(matches!(error, StartError::Setting { .. }));
         assert!(error.to_string().starts_with(reason), "{error}");
     }

@@ -201,6 +201,7 @@ fn a_stop_can_become_more_urgent_but_not_less() {
     let again = pool.stop(Stop::Drain).unwrap();
     assert_eq!((again.is_final, again.stats.left_pending), (true, 1));
     drop(call);
+    until(|| pool.stats().abandoned_threads == 0);
     world.assert_clean();
 }
 
