@@ -16,6 +16,7 @@ mod pool_crash;
 mod pool_freeze;
 mod pool_races;
 mod pool_stress;
+mod pool_stuck;
 mod property;
 mod storage;
 mod support;
