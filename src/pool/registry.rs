@@ -249,6 +249,8 @@ impl WorkerCell {
         state.status = WorkerStatus::ShuttingDown;
         state.generation += 1;
         state.thread = None;
+        // It may be waiting for its attempt to be closed.
+        state.inbox.put(Task::Quit);
         ready.abandon(usize::MAX);
         Some(execution)
     }

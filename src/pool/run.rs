@@ -68,7 +68,7 @@ pub(super) fn close_stuck(core: &Core, cell: &WorkerCell, execution: &Arc<Execut
     let end = judge(core, execution, Err(ExecuteError::retry("the executor did not return when its time was up")));
     let settled = close(core, cell, Closer::Reporter, execution, end);
     if settled.is_thread_back {
-        slot::free(core, cell, false);
+        slot::give_back(core, cell);
     }
     tell_settled(core, execution, settled);
 }

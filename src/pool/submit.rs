@@ -11,6 +11,7 @@
 //! So a loop that submits can be run again after any crash.
 
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use super::capacity::Right;
 use super::core::Core;
@@ -26,6 +27,9 @@ use crate::error::RepositoryError;
 use crate::prompt::Prompt;
 use crate::repository::{Claimant, Submitted};
 use crate::unit::{NewUnit, WorkUnit};
+
+/// How long to wait for a claim to be given back of which nothing is known here.
+const PAUSE_AFTER_DOUBT: Duration = Duration::from_millis(100);
 
 /// Takes a unit: see the [module](self).
 pub(super) fn submit(core: &Arc<Core>, right: Right, unit: NewUnit, prompt: Prompt) -> Result<UnitHandle, SubmitError> {
@@ -83,7 +87,15 @@ fn submit_to_worker(core: &Arc<Core>, right: Right, unit: &NewUnit) -> Result<Ar
         }
         Ok(Submitted::Waiting(stored)) => {
             slot::give_back(core, &cell);
-            Ok(wait_for_its_time(core, &stored, &open))
+            let now = core.clock.now();
+            let until_ms = stored.not_before.map_or(now.boot_ms, |time| boot_ms_of(time, now));
+            Ok(wait_until(core, &stored, stored.attempt_count, until_ms, &open))
+        }
+        Ok(Submitted::Running(stored)) if is_lost_here(core, &stored) => {
+            slot::give_back(core, &cell);
+            // Once it was given back, the attempt that nobody here knows of is followed by another.
+            let before = stored.attempt_count.saturating_sub(1);
+            Ok(wait_until(core, &stored, before, core.in_ms(PAUSE_AFTER_DOUBT), &open))
         }
         Ok(Submitted::Running(stored)) => {
             slot::give_back(core, &cell);
@@ -147,10 +159,9 @@ fn is_lost_here(core: &Core, unit: &WorkUnit) -> bool {
     has_doubts && unit.accepted_by == Some(core.owner()) && core.ready.get(unit.key).is_none()
 }
 
-fn wait_for_its_time(core: &Core, stored: &WorkUnit, open: &Arc<OpenUnit>) -> Arc<OpenUnit> {
-    let now = core.clock.now();
-    let until_ms = stored.not_before.map_or(now.boot_ms, |time| boot_ms_of(time, now));
-    let after = AttemptKey { unit: stored.key, number: stored.attempt_count };
+/// The pool takes the unit upon itself, and claims it when its time has come.
+fn wait_until(core: &Core, stored: &WorkUnit, after: u32, until_ms: i64, open: &Arc<OpenUnit>) -> Arc<OpenUnit> {
+    let after = AttemptKey { unit: stored.key, number: after };
     open.set_key(stored.key);
     let (open, waits) = core.ready.submission_waits(after, open, until_ms);
     if !waits {

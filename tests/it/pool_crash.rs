@@ -20,10 +20,10 @@ use workcrew::repository::sqlite::SqliteOptions;
 use workcrew::testing::arm_from_environment;
 use workcrew::{
     Archive, Call, Charge, ExecuteError, JobId, Message, Money, NewJob, NewUnit, Outcome, Repository, RetryPolicy,
-    SqliteRepository, Stop, Tokens, UnitStatus, WaitError, WorkPool, WorkResult, WorkUnit,
+    SqliteRepository, Stop, Tokens, UnitStatus, WorkPool, WorkResult, WorkUnit,
 };
 
-use crate::children::{self, Child, ClockAhead, Role, hear, say, was_killed};
+use crate::children::{self, Child, Role, say, was_killed};
 use crate::support::{self, Random};
 
 const JOB: &str = "batch";
@@ -49,7 +49,6 @@ fn child() {
         "batch" => run_batch(None),
         "drain" => run_batch(Some(Stop::Drain)),
         "cancel" => run_batch(Some(Stop::Cancel { grace: Duration::from_secs(10) })),
-        "freeze" => freeze(),
         _ => panic!("`{role}` is no role"),
     }
 }
@@ -92,7 +91,7 @@ fn execute(call: &Call<'_>) -> Result<WorkResult, ExecuteError> {
     call.usage(charge(attempt));
     note(&format!("told {id} {attempt}"));
     let number: usize = id[1..].parse().unwrap();
-    if number % 10 == 3 {
+    if number.is_multiple_of(10) {
         // It ends when this process does: then its standard input does.
         let mut cat = Command::new("cat");
         let mut cat = cat.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
@@ -420,105 +419,58 @@ fn a_pool_that_was_stopped_in_order_leaves_nothing_to_be_lost() {
     }
 }
 
-/// Kills a batch of one unit, lets it be carried on, and returns how often the unit was executed and called back.
-fn one_unit(disturb: impl FnOnce(Role) -> Role) -> (usize, usize) {
+/// Kills a batch of one unit, and lets it be carried on.
+fn one_unit(disturb: impl FnOnce(Role) -> Role) -> Records {
     let mut batch = Batch::new("one unit");
     let child = disturb(batch.role("batch").env(COUNT, 1)).start();
     batch.is_killed(child);
-    let records = batch.carry_on(1);
-    (records.notes("run").count(), records.notes("callback").count())
+    batch.carry_on(1)
+}
+
+impl Records {
+    /// How often something was executed, and called back.
+    fn runs_and_callbacks(&self) -> (usize, usize) {
+        (self.notes("run").count(), self.notes("callback").count())
+    }
 }
 
 #[test]
 fn what_died_between_its_end_and_its_callback_is_neither_run_again_nor_called_back() {
-    assert_eq!(one_unit(|role| role.fault("callback:before:1:kill")), (1, 0));
+    let records = one_unit(|role| role.fault("callback:before:1:kill"));
+    assert_eq!(records.runs_and_callbacks(), (1, 0));
 }
 
 #[test]
 fn what_died_in_its_callback_is_not_called_back_again() {
-    assert_eq!(one_unit(|role| role.env(DIES_IN_CALLBACK, 1)), (1, 1));
+    let records = one_unit(|role| role.env(DIES_IN_CALLBACK, 1));
+    assert_eq!(records.runs_and_callbacks(), (1, 1));
 }
 
 #[test]
 fn what_died_before_its_end_was_stored_is_run_again() {
-    assert_eq!(one_unit(|role| role.fault("execute:committed:1:kill")), (2, 1));
-}
-
-/// A pool whose executor waits for a word of the parent, and whose lease is short.
-fn freeze() {
-    let repository = SqliteRepository::open(children::path()).unwrap();
-    let job = repository.create_job(&NewJob::named(JOB)).unwrap().id;
-    arm_from_environment();
-    let execute = |call: &Call<'_>| {
-        call.message(Message::assistant("the first says"));
-        call.usage(charge(1));
-        say("executing");
-        hear();
-        Ok(WorkResult::text("the first"))
-    };
-    let pool = WorkPool::builder(job, execute, repository)
-        .lease(Duration::from_millis(500))
-        .heartbeat(Duration::from_millis(50))
-        .on_unit_complete(|_, _| say("callback"))
-        .start()
-        .unwrap();
-    let handle = pool.submit_work_unit(NewUnit::new("s"), "go").unwrap();
-    let end = handle.wait().map(|unit| unit.status);
-    say(match end {
-        Err(WaitError::Lost) => "lost".to_owned(),
-        end => format!("{end:?}"),
-    });
-    let stats = pool.stop(Stop::Drain).unwrap().stats;
-    say(format_args!("{} accepted, {} lost", stats.accepted, stats.lost));
+    let records = one_unit(|role| role.fault("execute:committed:1:kill"));
+    assert_eq!(records.runs_and_callbacks(), (2, 1));
 }
 
 #[test]
-fn a_pool_that_slept_through_its_lease_does_no_harm() {
-    for fault in ["", "execute:committed:1:stop", "finish:before:1:stop"] {
-        let batch = Batch::new(fault);
-        let role = batch.role("freeze");
-        let mut child = if fault.is_empty() { role.start() } else { role.fault(fault).start() };
-        child.wait_for("executing");
-        if fault.is_empty() {
-            child.signal(Signal::STOP);
-        } else {
-            child.tell("go on");
-        }
-        child.wait_until_stopped();
-        overtake(&batch.path);
-        if fault.is_empty() {
-            child.tell("go on");
-        }
-        child.signal(Signal::CONT);
-        assert_eq!(child.end_well(), ["lost", "1 accepted, 1 lost"], "{fault}: no callback");
-        check_overtaken(&batch);
+fn a_process_that_was_started_is_known_as_soon_as_that_is_stored() {
+    // The third of what an execution tells.
+    for (fault, is_known) in [("progress:before:3:kill", false), ("progress:committed:3:kill", true)] {
+        let records = one_unit(|role| role.fault(fault));
+        let attempts = records.repository.attempts(records.units[0].key).unwrap();
+        assert_eq!(attempts[0].outcome, Some(Outcome::Lost), "{fault}");
+        assert_eq!(attempts[0].process.is_some(), is_known, "{fault}");
+        assert_eq!(records.runs_and_callbacks(), (2, 1), "{fault}");
     }
 }
 
-/// Another pool takes over what a frozen one holds, as soon as its lease is over.
-fn overtake(path: &Path) {
-    let clock = ClockAhead::by(Duration::from_secs(1));
-    let repository = SqliteOptions::new().clock(clock.clone()).open(path).unwrap();
-    let job = repository.job_named(JOB).unwrap().unwrap().id;
-    let pool = WorkPool::builder(job, |_: &Call<'_>| Ok(WorkResult::text("the second")), repository);
-    let pool = pool.clock(clock).start().unwrap();
-    let unit = pool.submit_work_unit(NewUnit::new("s"), "go").unwrap().wait_timeout(AT_ONCE).unwrap();
-    assert_eq!(unit.output.as_deref(), Some("the second"));
-    pool.stop(Stop::Drain).unwrap();
-}
-
-fn check_overtaken(batch: &Batch) {
-    let repository = SqliteRepository::open(&batch.path).unwrap();
-    let job = repository.job_named(JOB).unwrap().unwrap().id;
-    let unit = repository.unit(job, "s").unwrap();
-    assert_eq!((unit.status, unit.output.as_deref()), (UnitStatus::Completed, Some("the second")));
-    let attempts = repository.attempts(unit.key).unwrap();
-    let outcomes: Vec<_> = attempts.iter().map(|attempt| attempt.outcome).collect();
-    assert_eq!(outcomes, [Some(Outcome::Lost), Some(Outcome::Completed)]);
-    let late = repository.attempt_result(attempts[0].key).unwrap().late_result.unwrap();
-    assert_eq!(late.json().unwrap()["output"], "the first");
-    assert_eq!(repository.charges(attempts[0].key).unwrap(), [charge(1)]);
-    assert_eq!(attempts[0].message_count, Some(1));
-    let verification = Verify::new().settled().run(&repository).unwrap();
-    assert!(verification.is_clean(), "{}: {verification}", batch.end);
+#[test]
+fn two_processes_share_a_batch_and_each_unit_ends_once() {
+    let mut batch = Batch::new("two processes");
+    let children = [batch.role("batch").start(), batch.role("batch").start()];
+    for child in children {
+        batch.lines.extend(child.end_well());
+    }
+    let records = batch.carry_on(UNITS);
+    assert_eq!(records.notes("callback").count(), UNITS);
 }

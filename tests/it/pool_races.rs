@@ -69,6 +69,12 @@ fn hold_back_retries(told: mpsc::Sender<()>, gate: Gate) -> impl Fn(&Event<'_>) 
     }
 }
 
+fn open_gate() -> Gate {
+    let gate = Gate::closed();
+    gate.open();
+    gate
+}
+
 fn assert_balanced(stats: &PoolStats) {
     let PoolStats { pending, running, completed, failed, cancelled, left_pending, lost, .. } = *stats;
     assert_eq!(stats.accepted, pending + running + completed + failed + cancelled + left_pending + lost, "{stats:?}");
@@ -254,6 +260,23 @@ fn a_worker_whose_submission_is_unknown_takes_the_next_unit() {
 }
 
 #[test]
+fn a_unit_whose_submission_stays_unknown_for_a_while_is_executed_in_the_end() {
+    let world = World::new();
+    let pool = world.pool(|_| Ok(WorkResult::empty())).max_workers(1).start().unwrap();
+    world.faulty.on(Verb::Submit, Fault::ExecutedThenError);
+    // Nobody gets to know what was claimed, and the worker that has it cannot end.
+    (0..2).for_each(|_| world.faulty.on(Verb::Claimed, Fault::ErrorOnce));
+    (0..2).for_each(|_| world.faulty.on(Verb::ChangeWorker, Fault::ErrorOnce));
+    pool.submit_work_unit(NewUnit::new("u"), "go").unwrap_err();
+    assert!(pool.wait_for_available_slot_timeout(LONG));
+    let handle = pool.submit_work_unit(NewUnit::new("u"), "go").unwrap();
+    assert_eq!(handle.wait_timeout(LONG).unwrap().status, UnitStatus::Completed);
+    let stats = pool.stop(Stop::Drain).unwrap().stats;
+    assert_eq!((stats.accepted, stats.completed), (1, 1), "{stats:?}");
+    world.verify();
+}
+
+#[test]
 fn what_is_claimed_while_the_pool_begins_to_stop_is_given_back() {
     let (world, gate) = (World::new(), Gate::closed());
     let builder = world.pool(fails_first);
@@ -287,11 +310,7 @@ fn two_pools(
     let first = world
         .pool(fails_first)
         .retry(RetryPolicy::fixed(Duration::from_millis(50)))
-        .observer(hold_back_retries(ended, {
-            let gate = Gate::closed();
-            gate.open();
-            gate
-        }))
+        .observer(hold_back_retries(ended, open_gate()))
         .on_unit_complete(count(&callbacks))
         .start()
         .unwrap();
@@ -382,5 +401,55 @@ fn the_end_of_a_pool_is_stored_although_the_storage_fails_once() {
         world.faulty.on(Verb::EndOwner, fault);
         pool.stop(Stop::Drain).unwrap();
         assert!(world.direct.owners().unwrap().iter().all(|owner| owner.ended_at.is_some()));
+    }
+}
+
+/// A payload that panics once more when it is dropped.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        std::panic::panic_any(Bomb);
+    }
+}
+
+#[test]
+fn a_callback_that_panics_with_something_that_panics_harms_nobody_although_nobody_logs_it() {
+    // Nothing is logged in this binary: what is only looked at to be logged is not looked at.
+    let world = World::new();
+    let pool = world.pool(fails_first).max_workers(1);
+    let pool =
+        pool.on_unit_complete(|_, _| std::panic::panic_any(Bomb)).observer(|_: &Event<'_>| std::panic::panic_any(Bomb));
+    let pool = pool.start().unwrap();
+    for id in ["u", "v"] {
+        assert!(pool.wait_for_available_slot_timeout(LONG));
+        let handle = pool.submit_work_unit(NewUnit::new(id), "go").unwrap();
+        assert_eq!(handle.wait_timeout(LONG).unwrap().status, UnitStatus::Completed);
+    }
+    let summary = pool.stop_timeout(Stop::Drain, LONG).unwrap();
+    assert!(summary.is_final, "{pool:?}");
+    assert_eq!((summary.stats.completed, summary.stats.lost), (2, 0));
+    world.verify();
+}
+
+#[test]
+fn a_callback_that_outlives_the_pool_is_counted_for_as_long_as_it_runs() {
+    let (world, gate) = (World::new(), Gate::closed());
+    let (ended, has_ended) = mpsc::channel();
+    let waits = gate.clone();
+    let pool = world.pool(fails_first).retry(RetryPolicy::fixed(LONG));
+    let pool = pool.observer(hold_back_retries(ended, open_gate())).on_unit_cancelled(move |_| waits.pass());
+    let pool = pool.start().unwrap();
+    let handle = pool.submit_work_unit(NewUnit::new("u"), "go").unwrap();
+    has_ended.recv_timeout(LONG).unwrap();
+    assert_eq!(pool.cancel("u", By::whom("ada")).unwrap(), CancelAnswer::Cancelled);
+    gate.wait_for(1);
+    assert_eq!(pool.stop(Stop::Now).unwrap().stats.abandoned_threads, 1);
+    gate.open();
+    handle.wait_timeout(LONG).unwrap();
+    let began = Instant::now();
+    while pool.stats().abandoned_threads > 0 {
+        assert!(began.elapsed() < LONG, "it has returned, and is counted all the same");
+        std::thread::yield_now();
     }
 }

@@ -298,11 +298,16 @@ pub(crate) fn thread_count() -> usize {
     std::fs::read_dir("/proc/self/task").unwrap().count()
 }
 
+fn thread_names() -> Vec<String> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).ok()).collect()
+}
+
 /// Waits until this process has no more than so many threads: one that was joined may take a moment to vanish.
 pub(crate) fn wait_for_thread_count(expected: usize) {
     let began = Instant::now();
     while thread_count() > expected {
-        assert!(began.elapsed() < Duration::from_secs(10), "{} threads, not {expected}", thread_count());
+        assert!(began.elapsed() < Duration::from_secs(10), "more than {expected} threads: {:?}", thread_names());
         std::thread::yield_now();
     }
 }
