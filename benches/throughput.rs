@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
-use floor::{MEASURED, MESSAGES, id, text};
+use floor::{MEASURED, MESSAGES, cpu_us, id, text};
 use serde_json::json;
 use workcrew::{
     Call, Charge, Event, ExecuteError, MemoryRepository, Message, Money, NewJob, NewUnit, Repository, SqliteRepository,
@@ -91,10 +91,13 @@ fn throughput(folder: &Path, figure: &str, workers: usize, submitters: usize, fl
     });
     pool.wait_for_completion();
     let elapsed = began.elapsed();
-    let summary = pool.stop(Stop::Drain).expect("an orderly end");
-    let per_second = summary.stats.completed as f64 / elapsed.as_secs_f64();
+    let completed = pool.stats().completed as f64;
+    let writer = cpu_us("workcrew-writer") / completed;
+    pool.stop(Stop::Drain).expect("an orderly end");
+    let per_second = completed / elapsed.as_secs_f64();
     println!(
-        "figure={figure} workers={workers} submitters={submitters} units_per_second={per_second:.0} ratio={:.2}",
+        "figure={figure} workers={workers} submitters={submitters} units_per_second={per_second:.0} ratio={:.2} \
+         writer_microseconds_per_unit={writer:.0}",
         per_second / floor
     );
 }
