@@ -32,7 +32,8 @@ pub(super) struct Settings {
     pub(super) kill_grace: Duration,
     pub(super) shutdown_grace: Duration,
     pub(super) reservation: Duration,
-    max_abandoned: Option<usize>,
+    /// `None` means as many as there are workers.
+    pub(super) max_abandoned: Option<usize>,
     pub(super) conversation_limit_bytes: u64,
     pub(super) label: String,
 }
@@ -56,10 +57,6 @@ impl Default for Settings {
 }
 
 impl Settings {
-    pub(super) fn max_abandoned(&self) -> usize {
-        self.max_abandoned.unwrap_or(self.max_workers)
-    }
-
     fn check(&self) -> Result<(), StartError> {
         let refuse = |name, problem: String| Err(StartError::Setting { name, problem });
         if let Some(problem) = max_workers_problem(self.max_workers) {

@@ -63,8 +63,9 @@ pub(super) fn close(core: &Core, cell: &WorkerCell, closer: Closer, execution: &
         Ok(closed) => settle(core, cell, closer, execution, &end, &captured, &closed),
         Err(error) => {
             log::error!("unit {}: how its attempt ended could not be stored: {error}", execution.claim.unit.id);
-            let is_news = core.ready.unit_leaves(execution.claim.lease.attempt(), Left::Lost).is_some();
-            Settled { left: is_news.then_some(Left::Lost), until_ms: None, is_thread_back: false }
+            let left = if error.is_rejection() { Left::Lost } else { Left::Unrecorded };
+            let is_news = core.ready.unit_leaves(execution.claim.lease.attempt(), left).is_some();
+            Settled { left: is_news.then_some(left), until_ms: None, is_thread_back: false }
         }
     };
     settled.is_thread_back = back.is_some();

@@ -67,7 +67,7 @@ pub enum Refusal {
         /// How many.
         max_workers: usize,
     },
-    /// The pool starts nothing for now.
+    /// The pool starts nothing for now, and the caller was promised no place before that.
     Held {
         /// Why.
         reason: String,
@@ -136,7 +136,8 @@ pub enum WaitError {
     LeftPending,
     /// This pool lost the unit: somebody else may be working on it.
     Lost,
-    /// The unit ended, but that could not be stored. When its lease ends it will be executed again.
+    /// The unit's attempt ended, but that could not be stored. The pool goes on trying for as long as it lives; after that
+    /// the unit can be executed again.
     Unrecorded,
     /// The repository failed.
     Repository(RepositoryError),

@@ -54,7 +54,7 @@ impl UnitHandle {
     /// # Errors
     ///
     /// [`LeftPending`](WaitError::LeftPending) if the pool stopped first, [`Lost`](WaitError::Lost) if the unit was lost to
-    /// somebody else, [`WouldDeadlock`](WaitError::WouldDeadlock) on a thread of the pool.
+    /// somebody else, [`Unrecorded`](WaitError::Unrecorded) if its end could not be stored, [`WouldDeadlock`](WaitError::WouldDeadlock) on a thread of the pool.
     pub fn wait(&self) -> Result<WorkUnit, WaitError> {
         self.wait_until(None)
     }
@@ -79,6 +79,7 @@ impl UnitHandle {
             Some(Left::Ended(_)) => Ok(self.repository.unit(self.job_id, self.unit.id())?),
             Some(Left::Pending) => Err(WaitError::LeftPending),
             Some(Left::Lost) => Err(WaitError::Lost),
+            Some(Left::Unrecorded) => Err(WaitError::Unrecorded),
         }
     }
 

@@ -25,8 +25,10 @@ pub(super) enum Left {
     Ended(UnitStatus),
     /// The pool stopped first.
     Pending,
-    /// Somebody else has it, or its end could not be stored.
+    /// Somebody else has it.
     Lost,
+    /// Its end could not be stored.
+    Unrecorded,
 }
 
 #[derive(Debug)]
@@ -197,7 +199,7 @@ impl Ledger {
             Left::Ended(UnitStatus::Failed) => &mut self.totals.failed,
             Left::Ended(_) => &mut self.totals.cancelled,
             Left::Pending => &mut self.totals.left_pending,
-            Left::Lost => &mut self.totals.lost,
+            Left::Lost | Left::Unrecorded => &mut self.totals.lost,
         };
         *total += 1;
         if matches!(left, Left::Ended(_)) {

@@ -160,7 +160,7 @@ impl WorkerCell {
         &self,
         ready: &Ready,
         run: u64,
-        limit: usize,
+        limit: Option<usize>,
         inbox: &Inbox,
     ) -> (Abandoned, Option<Arc<Execution>>) {
         let mut state = self.state.lock();
@@ -172,7 +172,7 @@ impl WorkerCell {
         }
         current.stage = Stage::Closing;
         let execution = Arc::clone(&current.execution);
-        if !ready.abandon(limit) {
+        if !ready.abandon_up_to(limit) {
             return (Abandoned::Stuck, Some(execution));
         }
         state.generation += 1;
@@ -251,7 +251,7 @@ impl WorkerCell {
         state.thread = None;
         // It may be waiting for its attempt to be closed.
         state.inbox.put(Task::Quit);
-        ready.abandon(usize::MAX);
+        ready.abandon();
         Some(execution)
     }
 

@@ -124,16 +124,15 @@ fn execute(core: &Core, cell: &WorkerCell, execution: &Execution) -> End {
     judge(core, execution, outcome.unwrap_or_else(|payload| Err(panicked(panics::describe(payload)))))
 }
 
-/// What was asked to stop before it began does not begin.
+/// What was asked to stop before it began does not begin, and nothing does while the pool is held.
 fn end_before_start(core: &Core, execution: &Execution) -> Option<End> {
+    if execution.cancel.reason() == Some(CancelReason::Requested) {
+        return Some(End::new(How::Finish(Ending::Cancelled)));
+    }
     match core.ready.stop_mode() {
-        Some(Stop::Cancel { .. } | Stop::Now) => {
-            Some(End::new(How::Release { after: None, reason: "the pool stops".to_owned() }))
-        }
-        Some(Stop::Drain) | None => {
-            let is_cancelled = execution.cancel.reason() == Some(CancelReason::Requested);
-            is_cancelled.then(|| End::new(How::Finish(Ending::Cancelled)))
-        }
+        Some(Stop::Cancel { .. } | Stop::Now) => Some(release("the pool stops")),
+        Some(Stop::Drain) => None,
+        None => core.ready.hold_reason().map(|reason| release(&format!("the pool is held: {reason}"))),
     }
 }
 

@@ -38,7 +38,7 @@ pub(super) fn start(core: &Arc<Core>, number: WorkerNumber) -> io::Result<Arc<Wo
 /// Leaves the thread of a worker behind that does not come back from its executor, and lets another one go on in its place.
 pub(super) fn replace(core: &Arc<Core>, cell: &Arc<WorkerCell>, run: u64) {
     let inbox = Inbox::new();
-    let (abandoned, execution) = cell.abandon(&core.ready, run, core.settings.max_abandoned(), &inbox);
+    let (abandoned, execution) = cell.abandon(&core.ready, run, core.settings.max_abandoned, &inbox);
     let Some(execution) = execution else { return };
     match abandoned {
         Abandoned::No => {}

@@ -6,6 +6,7 @@
 //! | PENDING, not yet due | a handle; the pool claims it when it is due, the place is free again |
 //! | being executed | a handle to the running unit, the place is free again |
 //! | ended | a handle that has its end already; no callback, the place is free again |
+//! | any of these, in a place promised before the pool was held | the same; what was claimed goes back unexecuted until `resume` |
 //! | there with another content | [`Conflict`](crate::RepositoryError::Conflict) |
 //!
 //! So a loop that submits can be run again after any crash.

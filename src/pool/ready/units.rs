@@ -30,7 +30,8 @@ impl Ready {
                     reservation.is_some()
                 }
             };
-            if !state.may_start() {
+            // A promise is kept also while the pool is held: the unit is stored, and its worker gives it back unexecuted.
+            if state.phase != PoolPhase::Running || (state.hold.is_some() && !promised) {
                 wake.slot = promised;
                 return Err(state.refusal());
             }

@@ -124,6 +124,11 @@ impl Ready {
         });
     }
 
+    /// Why nothing is started, if that is so.
+    pub(in crate::pool) fn hold_reason(&self) -> Option<String> {
+        self.state.lock().hold.as_ref().map(|hold| hold.reason.clone())
+    }
+
     /// Ends a hold; with a time, only one that ends by itself by then.
     pub(in crate::pool) fn resume(&self, now_ms: Option<i64>) {
         self.change(|state, wake| {

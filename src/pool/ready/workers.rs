@@ -24,12 +24,17 @@ impl Ready {
         })
     }
 
-    /// A thread is left behind, unless there are too many already.
-    pub(in crate::pool) fn abandon(&self, limit: usize) -> bool {
+    /// A thread is left behind, unless there are too many already: more than allowed, or than there are workers.
+    pub(in crate::pool) fn abandon_up_to(&self, limit: Option<usize>) -> bool {
         let mut state = self.state.lock();
-        let may = state.abandoned < limit;
+        let may = state.abandoned < limit.unwrap_or(state.capacity.max_workers());
         state.abandoned += usize::from(may);
         may
+    }
+
+    /// A thread is left behind, however many there are: the pool stops.
+    pub(in crate::pool) fn abandon(&self) {
+        self.state.lock().abandoned += 1;
     }
 
     /// A thread that was left behind has come back.

@@ -180,6 +180,26 @@ fn no_more_threads_are_left_behind_than_allowed() {
     world.assert_clean();
 }
 
+#[test]
+fn how_many_threads_may_be_left_behind_follows_the_number_of_workers() {
+    let world = World::new();
+    let (pool, stage) = world.staged(1);
+    pool.set_max_workers(2).unwrap();
+    let handles = ["a", "b"].map(|id| pool.submit_work_unit(NewUnit::new(id).max_retries(0), "go").unwrap());
+    let deaf = stage.next_many(2);
+    world.clock.advance(Duration::from_secs(600));
+    deaf.iter().for_each(|call| assert_eq!(call.asked(), CancelReason::TimedOut));
+    world.clock.advance(KILL_GRACE);
+    for handle in &handles {
+        assert_eq!(handle.wait().unwrap().status, UnitStatus::Failed);
+    }
+    assert_eq!((pool.stats().abandoned_threads, pool.stats().free_slots), (2, 2), "both were replaced");
+    drop(deaf);
+    until(|| pool.stats().abandoned_threads == 0);
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
+
 /// A payload whose end is another panic.
 struct Bomb;
 

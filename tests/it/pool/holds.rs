@@ -36,6 +36,33 @@ fn a_paused_pool_begins_nothing_and_lets_go_on_what_runs() {
 }
 
 #[test]
+fn whoever_was_promised_a_place_before_a_hold_gets_its_unit_stored_and_not_executed() {
+    let world = World::new();
+    let (pool, stage) = world.staged(2);
+    assert!(pool.wait_for_available_slot());
+    let permit = pool.acquire_slot().unwrap();
+    pool.pause();
+    let handles = [
+        pool.submit_work_unit(NewUnit::new("a").max_retries(0), "go").unwrap(),
+        permit.submit(NewUnit::new("b").max_retries(0), "go").unwrap(),
+    ];
+    assert_eq!(pool.wait_for_completion(), Completion::Blocked("paused".to_owned()));
+    for id in ["a", "b"] {
+        let unit = world.unit(id);
+        assert_eq!((unit.status, unit.attempts_used), (UnitStatus::Pending, 0), "{id}");
+    }
+    assert!(stage.is_empty(), "nothing was executed");
+    until(|| pool.stats().free_slots == 2);
+    pool.resume();
+    stage.next_many(2).into_iter().for_each(|call| call.succeed("done"));
+    for handle in handles {
+        assert_eq!(handle.wait().unwrap().status, UnitStatus::Completed);
+    }
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
+
+#[test]
 fn a_hold_without_an_end_waits_for_a_person_and_uses_up_no_attempt() {
     let world = World::new();
     let (part, stage) = stage();
