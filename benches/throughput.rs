@@ -6,7 +6,7 @@
 //!
 //! One line for each figure, `name=value` pairs. `ratio` of a throughput is to the floor of the same run: what one thread of raw SQLite
 //! does with the same rows, 64 changes to a transaction (as in bench `storage`). The executor does nothing but say four messages of
-//! 1 KB. Latencies are given in multiples of one `fsync` of the same run. Absolute numbers mean nothing on a machine that is shared.
+//! 1 KB, together. Latencies are given in multiples of one `fsync` of the same run. Absolute numbers mean nothing on a machine that is shared.
 
 mod floor;
 
@@ -62,9 +62,7 @@ fn no_op() -> impl Fn(&Call<'_>) -> Result<WorkResult, ExecuteError> + Send + Sy
     let messages: Vec<Message> =
         (0..MESSAGES).map(|seed| Message::assistant(text(CONVERSATION_BYTES / MESSAGES, seed))).collect();
     move |call| {
-        for message in &messages {
-            call.message(message.clone());
-        }
+        call.messages(messages.iter().cloned());
         let tokens = Tokens { input: 1_000, output: 1_000, ..Tokens::default() };
         let charge = Charge::reported("large", tokens, Money::from_nanos(18_000_000));
         Ok(WorkResult::text("Done.").json(json!({ "pages": 1 })).charge(charge))

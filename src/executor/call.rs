@@ -15,7 +15,7 @@ use crate::unit::WorkUnit;
 
 /// Takes what an execution tells while it runs.
 pub(crate) trait Recorder: Sync {
-    fn message(&self, message: Message);
+    fn messages(&self, messages: Vec<Message>);
     fn partial(&self, text: &str);
     fn session(&self, session_id: &str);
     fn process(&self, process: Process);
@@ -96,7 +96,12 @@ impl<'a> Call<'a> {
 
     /// Keeps a message of the conversation.
     pub fn message(&self, message: Message) {
-        self.recorder.message(message);
+        self.recorder.messages(vec![message]);
+    }
+
+    /// Keeps several messages that came together: all of them or none.
+    pub fn messages(&self, messages: impl IntoIterator<Item = Message>) {
+        self.recorder.messages(messages.into_iter().collect());
     }
 
     /// Keeps the text so far of a message that is still being written. The next [`message`](Call::message) takes its place.

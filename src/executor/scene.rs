@@ -39,8 +39,8 @@ impl Notebook {
 }
 
 impl Recorder for Notebook {
-    fn message(&self, message: Message) {
-        self.note(Told::Message(message));
+    fn messages(&self, messages: Vec<Message>) {
+        messages.into_iter().for_each(|message| self.note(Told::Message(message)));
     }
 
     fn partial(&self, text: &str) {

@@ -201,23 +201,25 @@ impl Recording<'_> {
 }
 
 impl Recorder for Recording<'_> {
-    fn message(&self, message: Message) {
+    fn messages(&self, messages: Vec<Message>) {
         let claim = &self.execution.claim;
-        self.core.callbacks.tell_of(|| Event::Said {
-            unit_id: &claim.unit.id,
-            attempt_number: claim.lease.attempt_number,
-            message: &message,
-        });
+        for message in &messages {
+            self.core.callbacks.tell_of(|| Event::Said {
+                unit_id: &claim.unit.id,
+                attempt_number: claim.lease.attempt_number,
+                message,
+            });
+        }
         let mut told = self.execution.told();
-        told.bytes += weight_bytes(&message);
+        told.bytes += messages.iter().map(weight_bytes).sum::<u64>();
         if told.bytes > self.core.settings.conversation_limit_bytes {
-            told.lost += 1;
+            told.lost += u32::try_from(messages.len()).unwrap_or(u32::MAX);
             drop(told);
             self.execution.cancel.cancel(CancelReason::ConversationLimit);
             return;
         }
         told.partial = None;
-        told.unsent.push(message);
+        told.unsent.extend(messages);
         self.execution.store_unsent(self.core, &mut told);
     }
 

@@ -44,7 +44,11 @@ fn everything_that_an_execution_brings_is_stored() {
     ];
     call.act({
         let messages = messages.clone();
-        move |call| messages.into_iter().for_each(|message| call.message(message))
+        move |call| {
+            let [first, rest @ ..] = messages;
+            call.message(first);
+            call.messages(rest);
+        }
     });
     let file = workcrew::attempt::OutputFile { path: "out.txt".into(), size_bytes: 5, hash: Hash::of(b"Paris") };
     let result = WorkResult::text("Paris")
