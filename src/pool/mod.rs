@@ -6,9 +6,10 @@
 //!    the calling thread ([`capacity`]).
 //! 2. [`WorkPool::submit_work_unit`] turns the promise into a worker: the one idle longest, or a new one ([`slot`]). One call of the
 //!    repository stores the unit, claims it and starts it; then it goes into the worker's inbox ([`submit`]).
-//! 3. The worker's thread runs it ([`run`]): renders the prompt if there is a template, gives the executor a
-//!    [`Call`](crate::Call), and judges how it came back. What the executor tells meanwhile is stored as it comes ([`execution`]).
-//! 4. The end is stored in one transaction; then the callback runs; then the place is free; then whoever waits for the unit is woken.
+//! 3. The worker's thread runs it ([`run`]): renders the prompt if there is a template, and gives the executor a
+//!    [`Call`](crate::Call). What the executor tells meanwhile is stored as it comes ([`execution`]).
+//! 4. How it came back is judged ([`judge`]) and stored in one transaction; then the callback runs ([`close`](mod@close)); then the
+//!    place is free; then whoever waits for the unit is woken.
 //! 5. A unit that may be tried again waits as PENDING. The supervisor's timers say when it is due, the [`claimer`] claims it.
 //!
 //! What can go wrong on the way: an execution that takes too long is asked to stop, and left behind if it does not; a
