@@ -22,9 +22,11 @@ const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
 /// The life of the claimer's thread.
 pub(super) fn serve(core: &Arc<Core>) {
     while !core.is_ending() {
-        // After a panic of the repository it waits for the next nudge.
-        if !panics::contain("the claimer", || claim_due(core)).unwrap_or(false) {
-            core.ready.claimer.wait(None);
+        match panics::contain("the claimer", || claim_due(core)) {
+            Some(true) => {}
+            Some(false) => core.ready.claimer.wait(None),
+            // What is due still is, and nobody will say so again.
+            None => core.ready.claimer.wait(Some(PAUSE_AFTER_FAILURE)),
         }
     }
 }
@@ -38,7 +40,7 @@ fn claim_due(core: &Arc<Core>) -> bool {
     let claimant = core.claimant().starting(core.provenance.clone());
     let slots = cells.iter().map(|cell| core.slot_of(cell)).collect();
     let request = ClaimRequest::new(core.job.id, claimant.clone(), Scope::Accepted, slots);
-    let answer = match core.repository().claim(&request) {
+    let claim = || match core.repository().claim(&request) {
         Err(error) if !error.is_rejection() => {
             core.repository().claimed(claimant.owner, claimant.token).inspect_err(|_| {
                 core.doubts.lock().unwrap_or_else(PoisonError::into_inner).push(claimant.token);
@@ -46,6 +48,8 @@ fn claim_due(core: &Arc<Core>) -> bool {
         }
         answer => answer,
     };
+    // The workers that are taken for it must come free, whatever happens.
+    let answer = panics::contain("a claim", claim).unwrap_or_else(|| Err(RepositoryError::storage("it panicked")));
     match answer {
         Ok(claims) => {
             let is_short = claims.len() < cells.len();

@@ -56,6 +56,7 @@ mod timers;
 
 use std::fmt;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -138,7 +139,11 @@ impl WorkPool {
         if cfg!(panic = "abort") {
             log::warn!("panics abort this program: one in an executor or callback ends all of it");
         }
-        let supervisor = start_threads(&self.core).inspect_err(|_| self.core.ready.fail_initializing())?;
+        let started = catch_unwind(AssertUnwindSafe(|| start_threads(&self.core)));
+        if !matches!(started, Ok(Ok(_))) {
+            self.core.ready.fail_initializing();
+        }
+        let supervisor = started.unwrap_or_else(|payload| resume_unwind(payload))?;
         *self.supervisor.lock().unwrap_or_else(PoisonError::into_inner) = Some(supervisor);
         self.core.ready.begin_running();
         log::info!("{}: the pool runs with up to {} workers", self.core.job.id, self.core.settings.max_workers);
@@ -319,7 +324,7 @@ fn start_threads(core: &Arc<Core>) -> Result<JoinHandle<()>, StartError> {
         false => Err(error),
     });
     core.start_as(owner.map_err(StartError::Repository)?);
-    heartbeat::sweep(core);
+    panics::contain("the first sweep", || heartbeat::sweep(core));
     core.clock.on_jump(Box::new({
         let core = Arc::downgrade(core);
         move || {

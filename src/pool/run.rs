@@ -13,7 +13,7 @@ use super::observe::Event;
 use super::ready::Stop;
 use super::registry::{Return, WorkerCell};
 use super::{panics, slot};
-use crate::attempt::{Beginning, Ending, Failure, FailureKind, Next};
+use crate::attempt::{AttemptReport, Beginning, Ending, Failure, FailureKind, Next};
 use crate::error::RepositoryError;
 use crate::executor::{Call, CancelReason, ExecuteError};
 use crate::fault::{self, Stage};
@@ -75,8 +75,14 @@ pub(super) fn close_stuck(core: &Core, cell: &WorkerCell, execution: &Arc<Execut
 
 /// Gives a unit back after a panic of our own.
 pub(super) fn give_up(core: &Core, execution: &Execution) {
-    if let Err(error) = core.repository().release(&execution.claim.lease, None, "its worker panicked") {
-        log::error!("unit {}: could not be given back: {error}", execution.claim.unit.id);
+    let lease = &execution.claim.lease;
+    match panics::contain("giving back", || core.repository().release(lease, None, "its worker panicked")) {
+        Some(Ok(_)) => {}
+        Some(Err(error)) if error.is_rejection() => {
+            log::error!("unit {}: could not be given back: {error}", lease.unit_id);
+        }
+        // Its lease would be renewed for as long as the pool lives.
+        Some(Err(_)) | None => core.keep_for_later(lease, AttemptReport::cancelled()),
     }
     if core.ready.unit_leaves(execution.claim.lease.attempt(), Left::Lost).is_none() {
         core.ready.unit_closes(execution.claim.lease.unit, &execution.unit);

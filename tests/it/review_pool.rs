@@ -1,0 +1,135 @@
+//! What a pool does when what it stands on breaks: repositories and errors that panic, results that cannot be stored.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use workcrew::repository::By;
+use workcrew::testing::{Fault, FaultyRepository, Gate, Verb};
+use workcrew::{
+    Archive, Call, ExecuteError, Executor, JobId, MemoryRepository, NewJob, NewUnit, Repository, RetryPolicy, Stop,
+    UnitStatus, WorkPool, WorkPoolBuilder, WorkResult,
+};
+
+/// Far longer than anything here takes.
+const LONG: Duration = Duration::from_secs(10);
+
+/// A repository whose planned faults are panics.
+struct World {
+    repository: Arc<FaultyRepository>,
+    job: JobId,
+}
+
+impl World {
+    fn new() -> World {
+        let memory = MemoryRepository::new();
+        let job = memory.create_job(&NewJob::named("a job")).unwrap().id;
+        let repository = FaultyRepository::new(Arc::new(memory)).error(|| panic!("a panic that the test planned"));
+        World { repository: Arc::new(repository), job }
+    }
+
+    fn pool(&self, executor: impl Executor) -> WorkPoolBuilder {
+        let repository = Arc::clone(&self.repository) as Arc<dyn Repository>;
+        WorkPool::builder(self.job, executor, repository).max_workers(1).retry(RetryPolicy::immediate())
+    }
+
+    fn status(&self, id: &str) -> UnitStatus {
+        self.repository.unit(self.job, id).unwrap().status
+    }
+}
+
+fn succeeds(_: &Call<'_>) -> Result<WorkResult, ExecuteError> {
+    Ok(WorkResult::text("done"))
+}
+
+fn fails_first(call: &Call<'_>) -> Result<WorkResult, ExecuteError> {
+    if call.attempt_number() == 1 { Err(ExecuteError::retry("not yet")) } else { succeeds(call) }
+}
+
+/// A pool that hangs must not hang its test too.
+fn assert_stops(pool: WorkPool, stop: Stop) {
+    let summary = pool.stop_timeout(stop, LONG).unwrap();
+    let state = format!("{:?} {:?}", pool.stats(), pool.workers());
+    if !summary.is_final {
+        std::mem::forget(pool);
+        panic!("it does not stop: {state}");
+    }
+}
+
+#[test]
+fn a_submission_in_which_the_repository_panics_costs_neither_its_place_nor_the_end_of_the_pool() {
+    let world = World::new();
+    let pool = world.pool(succeeds).start().unwrap();
+    world.repository.on(Verb::Submit, Fault::ErrorOnce);
+    assert!(catch_unwind(AssertUnwindSafe(|| pool.submit_work_unit(NewUnit::new("a"), "go"))).is_err());
+    let has_place = pool.wait_for_available_slot_timeout(LONG);
+    let done = has_place.then(|| pool.submit_work_unit(NewUnit::new("b"), "go").unwrap().wait_timeout(LONG).unwrap());
+    assert_stops(pool, Stop::Drain);
+    assert_eq!(done.map(|unit| unit.status), Some(UnitStatus::Completed));
+}
+
+#[test]
+fn a_claim_in_which_the_repository_panics_is_made_again() {
+    let world = World::new();
+    let pool = world.pool(fails_first).start().unwrap();
+    world.repository.on(Verb::Claim, Fault::ErrorOnce);
+    let handle = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
+    let ended = handle.wait_timeout(LONG).map(|unit| unit.status);
+    assert_stops(pool, Stop::Drain);
+    assert_eq!(ended.unwrap(), UnitStatus::Completed);
+}
+
+#[test]
+fn a_pool_whose_start_panics_can_be_dropped() {
+    let world = World::new();
+    world.repository.on(Verb::RegisterOwner, Fault::ErrorOnce);
+    let pool = world.pool(succeeds).build().unwrap();
+    assert!(catch_unwind(AssertUnwindSafe(|| pool.start())).is_err());
+    assert_stops(pool, Stop::Now);
+}
+
+#[test]
+fn a_pool_starts_although_its_first_sweep_panics() {
+    let world = World::new();
+    world.repository.on(Verb::Expire, Fault::ErrorOnce);
+    assert_stops(world.pool(succeeds).start().unwrap(), Stop::Drain);
+}
+
+#[test]
+fn a_worker_ends_although_the_repository_panics_at_everything() {
+    let world = World::new();
+    let pool = world.pool(succeeds).start().unwrap();
+    for verb in [Verb::Finish, Verb::Release, Verb::ChangeWorker] {
+        world.repository.on(verb, Fault::ErrorAlways);
+    }
+    let handle = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
+    let waited = handle.wait_timeout(LONG).is_err() && handle.is_done();
+    for verb in [Verb::Finish, Verb::Release, Verb::ChangeWorker] {
+        world.repository.heal(verb);
+    }
+    assert_stops(pool, Stop::Drain);
+    assert!(waited, "whoever waits is told");
+    assert_eq!(world.status("a"), UnitStatus::Pending);
+}
+
+#[test]
+fn a_unit_is_told_of_although_the_reporter_cannot_read_it() {
+    let world = World::new();
+    let executor = |_: &Call<'_>| Err(ExecuteError::retry_after(Duration::from_secs(3_600), "later"));
+    let pool = world.pool(executor).on_unit_cancelled(|_| {}).start().unwrap();
+    let handle = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
+    while pool.stats().pending == 0 {
+        std::thread::yield_now();
+    }
+    let gate = Gate::closed();
+    world.repository.on(Verb::Read, Fault::Gate(gate.clone()));
+    world.repository.on(Verb::Read, Fault::ErrorOnce);
+    std::thread::scope(|threads| {
+        threads.spawn(|| pool.cancel("a", By::new("a test", "")).unwrap());
+        gate.wait_for(1);
+        gate.open();
+    });
+    let ended = handle.wait_timeout(LONG).map(|unit| unit.status);
+    assert_stops(pool, Stop::Drain);
+    assert_eq!(ended.unwrap(), UnitStatus::Cancelled);
+}
