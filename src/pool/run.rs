@@ -69,6 +69,8 @@ pub(super) fn close_stuck(core: &Core, cell: &WorkerCell, execution: &Arc<Execut
     let settled = close(core, cell, Closer::Reporter, execution, end);
     if settled.is_thread_back {
         slot::give_back(core, cell);
+    } else {
+        cell.note_closed(execution);
     }
     tell_settled(core, execution, settled);
 }

@@ -133,3 +133,23 @@ fn a_unit_is_told_of_although_the_reporter_cannot_read_it() {
     assert_stops(pool, Stop::Drain);
     assert_eq!(ended.unwrap(), UnitStatus::Cancelled);
 }
+
+#[test]
+fn draining_does_not_wait_for_a_thread_whose_attempt_has_ended_long_since() {
+    let world = World::new();
+    let deaf = Gate::closed();
+    let executor = {
+        let deaf = deaf.clone();
+        move |_: &Call<'_>| {
+            deaf.pass();
+            Ok(WorkResult::empty())
+        }
+    };
+    let pool = world.pool(executor).max_abandoned(0).kill_grace(Duration::ZERO).start().unwrap();
+    let unit = NewUnit::new("deaf").timeout(Duration::from_millis(1)).max_retries(0);
+    let handle = pool.submit_work_unit(unit, "go").unwrap();
+    assert_eq!(handle.wait_timeout(LONG).unwrap().status, UnitStatus::Failed);
+    let summary = pool.stop_timeout(Stop::Drain, Duration::from_secs(3)).unwrap();
+    deaf.open();
+    assert!(summary.is_final, "{:?} {:?}", summary.stats, pool.workers());
+}
