@@ -14,6 +14,7 @@ use super::ready::Stop;
 use super::registry::WorkerCell;
 use super::stats::PoolPhase;
 use super::{panics, supervisor};
+use crate::attempt::AttemptKey;
 use crate::error::RepositoryError;
 use crate::executor::CancelReason;
 use crate::lease::Held;
@@ -136,7 +137,7 @@ pub(super) fn sweep(core: &Core) {
         Ok(swept) if !swept.is_empty() => {
             log::info!("{}: {} units that nobody looked after were taken back", core.job.id, swept.len());
             for swept in swept.iter().filter(|swept| swept.job_id == core.job.id && swept.status.is_terminal()) {
-                super::claimer::ended(core, swept.unit, swept.status);
+                super::claimer::ended(core, AttemptKey { unit: swept.unit, number: u32::MAX }, swept.status);
             }
         }
         Ok(_) => {}

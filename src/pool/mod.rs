@@ -74,6 +74,7 @@ pub use self::ready::{Completion, Stop};
 pub use self::retry::RetryPolicy;
 pub use self::stats::{PoolPhase, PoolStats, Summary, WorkerView};
 use self::supervisor::Helpers;
+use crate::attempt::AttemptKey;
 use crate::error::RepositoryError;
 use crate::executor::{CancelReason, Executor};
 use crate::job::JobId;
@@ -81,7 +82,7 @@ use crate::lease::NewOwner;
 use crate::process::Process;
 use crate::prompt::Prompt;
 use crate::repository::{By, CancelAnswer, Repository};
-use crate::unit::NewUnit;
+use crate::unit::{NewUnit, UnitStatus};
 
 /// Why a paused pool starts nothing.
 const PAUSED: &str = "paused";
@@ -404,10 +405,16 @@ fn cancel(core: &Core, id: &str, by: &By) -> Result<CancelAnswer, RepositoryErro
     match answer {
         CancelAnswer::Cancelled => {
             let stored = core.repository().unit(core.job.id, id)?;
-            claimer::ended(core, stored.key, stored.status);
+            // Requeued since, it may run again, and that is not what was cancelled.
+            if stored.status == UnitStatus::Cancelled {
+                claimer::ended(core, AttemptKey { unit: stored.key, number: stored.attempt_count }, stored.status);
+            }
         }
         CancelAnswer::Requested | CancelAnswer::AlreadyRequested => {
             let stored = core.repository().unit(core.job.id, id)?;
+            if stored.status != UnitStatus::CancelRequested {
+                return Ok(answer);
+            }
             if let Some(token) = core.ready.get_or_submitting(stored.key, id).and_then(|unit| unit.request_cancel()) {
                 token.cancel(CancelReason::Requested);
             }

@@ -2,6 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::mpsc;
 use std::time::Duration;
 
 use workcrew::repository::By;
@@ -152,4 +153,46 @@ fn draining_does_not_wait_for_a_thread_whose_attempt_has_ended_long_since() {
     let summary = pool.stop_timeout(Stop::Drain, Duration::from_secs(3)).unwrap();
     deaf.open();
     assert!(summary.is_final, "{:?} {:?}", summary.stats, pool.workers());
+}
+
+#[test]
+fn a_cancel_of_a_unit_that_was_requeued_meanwhile_does_not_end_its_next_execution() {
+    let world = World::new();
+    let (told, calls) = mpsc::channel();
+    let going = Gate::closed();
+    let executor = {
+        let going = going.clone();
+        move |call: &Call<'_>| {
+            if call.attempt_number() == 1 {
+                return Err(ExecuteError::retry_after(Duration::from_secs(3_600), "later"));
+            }
+            told.send(()).unwrap();
+            going.pass();
+            succeeds(call)
+        }
+    };
+    let pool = world.pool(executor).start().unwrap();
+    pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
+    while pool.stats().pending == 0 {
+        std::thread::yield_now();
+    }
+    let gate = Gate::closed();
+    world.repository.on(Verb::Read, Fault::Gate(gate.clone()));
+    let handle = std::thread::scope(|threads| {
+        threads.spawn(|| pool.cancel("a", By::new("a test", "")).unwrap());
+        gate.wait_for(1);
+        world.repository.requeue(world.job, "a", &By::new("a test", "")).unwrap();
+        let handle = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
+        calls.recv_timeout(LONG).unwrap();
+        gate.open();
+        handle
+    });
+    let (stats, was_done) = (pool.stats(), handle.is_done());
+    going.open();
+    let ended = handle.wait_timeout(LONG).map(|unit| unit.status);
+    let after = pool.stats();
+    assert_stops(pool, Stop::Drain);
+    assert!(!was_done && stats.running == 1, "it runs: {stats:?}");
+    assert_eq!(ended.unwrap(), UnitStatus::Completed);
+    assert_eq!(after.completed, 1, "{after:?}");
 }
