@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use workcrew::clock::ManualClock;
 use workcrew::repository::By;
 use workcrew::testing::{Fault, FaultyRepository, Gate, Verb};
 use workcrew::{
@@ -195,4 +196,31 @@ fn a_cancel_of_a_unit_that_was_requeued_meanwhile_does_not_end_its_next_executio
     assert!(!was_done && stats.running == 1, "it runs: {stats:?}");
     assert_eq!(ended.unwrap(), UnitStatus::Completed);
     assert_eq!(after.completed, 1, "{after:?}");
+}
+
+#[test]
+fn a_unit_whose_end_was_stored_after_all_goes_on_here() {
+    let clock = ManualClock::new();
+    let memory = MemoryRepository::with_clock(clock.clone());
+    let job = memory.create_job(&NewJob::named("a job")).unwrap().id;
+    let gone = || workcrew::RepositoryError::Gone { path: "x".into() };
+    let repository = Arc::new(FaultyRepository::new(Arc::new(memory)).error(gone));
+    let pool = WorkPool::builder(job, fails_first, Arc::clone(&repository) as Arc<dyn Repository>)
+        .clock(clock.clone())
+        .retry(RetryPolicy::immediate())
+        .start()
+        .unwrap();
+    repository.on(Verb::Finish, Fault::ErrorOnce);
+    let first = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
+    assert!(first.wait_timeout(LONG).is_err(), "it is lost");
+    let second = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
+    for _ in 0..10 {
+        if second.wait_timeout(Duration::from_millis(200)).is_ok() {
+            break;
+        }
+        clock.advance(Duration::from_secs(15));
+    }
+    let ended = second.wait_timeout(Duration::from_millis(1)).map(|unit| unit.status);
+    assert_stops(pool, Stop::Drain);
+    assert_eq!(ended.unwrap(), UnitStatus::Completed);
 }
