@@ -9,8 +9,8 @@ use workcrew::clock::ManualClock;
 use workcrew::repository::By;
 use workcrew::testing::{Fault, FaultyRepository, Gate, Verb};
 use workcrew::{
-    Archive, Call, ExecuteError, Executor, JobId, MemoryRepository, NewJob, NewUnit, Repository, RetryPolicy, Stop,
-    UnitStatus, WorkPool, WorkPoolBuilder, WorkResult,
+    Archive, Call, Charge, ExecuteError, Executor, JobId, MemoryRepository, NewJob, NewUnit, Repository, RetryPolicy,
+    Stop, Tokens, UnitStatus, WorkPool, WorkPoolBuilder, WorkResult,
 };
 
 /// Far longer than anything here takes.
@@ -223,4 +223,22 @@ fn a_unit_whose_end_was_stored_after_all_goes_on_here() {
     let ended = second.wait_timeout(Duration::from_millis(1)).map(|unit| unit.status);
     assert_stops(pool, Stop::Drain);
     assert_eq!(ended.unwrap(), UnitStatus::Completed);
+}
+
+#[test]
+fn what_was_paid_is_stored_although_the_result_cannot_be() {
+    let world = World::new();
+    let executor = |_: &Call<'_>| {
+        let deep = (0..500).fold(serde_json::Value::Null, |inner, _| serde_json::Value::Array(vec![inner]));
+        let charge = Charge::unpriced("a model", Tokens { input: 7, ..Tokens::default() });
+        Ok(WorkResult::text("out").json(deep).charge(charge))
+    };
+    let pool = world.pool(executor).start().unwrap();
+    let unit = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap().wait_timeout(LONG).unwrap();
+    let summed = pool.stats().tokens;
+    assert_stops(pool, Stop::Drain);
+    assert_eq!(unit.status, UnitStatus::Failed);
+    let charges = world.repository.charges(workcrew::AttemptKey { unit: unit.key, number: 1 }).unwrap();
+    assert_eq!(charges.iter().map(|charge| charge.tokens.input).sum::<u64>(), summed.input);
+    assert_eq!(summed.input, 7);
 }
