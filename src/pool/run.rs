@@ -127,7 +127,9 @@ fn execute(core: &Core, cell: &WorkerCell, execution: &Execution) -> End {
     };
     fault::point("execute", Stage::Before);
     assert_none_held();
-    let outcome = catch_unwind(AssertUnwindSafe(|| core.executor.execute(&call)));
+    // Its error is the user's code too.
+    let execute = || core.executor.execute(&call).map_err(ExecuteError::with_causes_told);
+    let outcome = catch_unwind(AssertUnwindSafe(execute));
     fault::point("execute", Stage::Committed);
     judge(core, execution, outcome.unwrap_or_else(|payload| Err(panicked(panics::describe(payload)))))
 }

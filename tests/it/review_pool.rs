@@ -242,3 +242,25 @@ fn what_was_paid_is_stored_although_the_result_cannot_be() {
     assert_eq!(charges.iter().map(|charge| charge.tokens.input).sum::<u64>(), summed.input);
     assert_eq!(summed.input, 7);
 }
+
+#[derive(Debug)]
+struct Unspeakable;
+
+impl std::fmt::Display for Unspeakable {
+    fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        panic!("an error that cannot be told")
+    }
+}
+
+impl std::error::Error for Unspeakable {}
+
+#[test]
+fn an_error_whose_cause_panics_when_it_is_read_is_a_failed_attempt() {
+    let world = World::new();
+    let executor = |_: &Call<'_>| Err(ExecuteError::retry("no answer").source(Unspeakable));
+    let pool = world.pool(executor).start().unwrap();
+    let ended = pool.submit_work_unit(NewUnit::new("a").max_retries(1), "go").unwrap().wait_timeout(LONG);
+    assert_stops(pool, Stop::Drain);
+    let unit = ended.unwrap();
+    assert_eq!((unit.status, unit.attempt_count), (UnitStatus::Failed, 2));
+}
