@@ -264,3 +264,19 @@ fn an_error_whose_cause_panics_when_it_is_read_is_a_failed_attempt() {
     let unit = ended.unwrap();
     assert_eq!((unit.status, unit.attempt_count), (UnitStatus::Failed, 2));
 }
+
+#[test]
+fn cancelling_with_all_the_time_in_the_world_still_asks_whom_draining_did_not() {
+    let world = World::new();
+    let (told, calls) = mpsc::channel();
+    let executor = move |call: &Call<'_>| {
+        told.send(()).unwrap();
+        let asked = call.cancel_token().wait_timeout(LONG * 2);
+        Ok(WorkResult::text(format!("{asked:?}")))
+    };
+    let pool = world.pool(executor).start().unwrap();
+    pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
+    calls.recv_timeout(LONG).unwrap();
+    pool.handle().stop(Stop::Drain);
+    assert_stops(pool, Stop::Cancel { grace: Duration::MAX });
+}

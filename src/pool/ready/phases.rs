@@ -34,8 +34,9 @@ impl Stop {
 
     /// The more urgent of two wishes.
     fn or_sooner(self, other: Stop) -> Stop {
-        let urgency = |stop: Stop| stop.grace().unwrap_or(Duration::MAX);
-        if urgency(other) < urgency(self) { other } else { self }
+        // Any grace, however long, is more urgent than none to be kept.
+        let patience = |stop: Stop| (stop.grace().is_none(), stop.grace());
+        if patience(other) < patience(self) { other } else { self }
     }
 }
 
