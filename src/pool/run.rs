@@ -129,7 +129,11 @@ fn execute(core: &Core, cell: &WorkerCell, execution: &Execution) -> End {
     assert_none_held();
     // Its error is the user's code too.
     let execute = || core.executor.execute(&call).map_err(ExecuteError::with_causes_told);
-    let outcome = catch_unwind(AssertUnwindSafe(execute));
+    // Whoever was asked to stop before may have been given up, and the unit may run elsewhere.
+    let outcome = match execution.cancel.is_cancelled() {
+        true => Ok(Err(ExecuteError::retry("it was asked to stop before it began"))),
+        false => catch_unwind(AssertUnwindSafe(execute)),
+    };
     fault::point("execute", Stage::Committed);
     judge(core, execution, outcome.unwrap_or_else(|payload| Err(panicked(panics::describe(payload)))))
 }

@@ -9,8 +9,8 @@ use workcrew::clock::ManualClock;
 use workcrew::repository::By;
 use workcrew::testing::{Fault, FaultyRepository, Gate, Verb};
 use workcrew::{
-    Archive, Call, Charge, ExecuteError, Executor, JobId, MemoryRepository, NewJob, NewUnit, Repository, RetryPolicy,
-    Stop, Tokens, UnitStatus, WorkPool, WorkPoolBuilder, WorkResult,
+    Archive, Call, Charge, Event, ExecuteError, Executor, JobId, MemoryRepository, NewJob, NewUnit, Repository,
+    RetryPolicy, Stop, Tokens, UnitStatus, WorkPool, WorkPoolBuilder, WorkResult,
 };
 
 /// Far longer than anything here takes.
@@ -279,4 +279,33 @@ fn cancelling_with_all_the_time_in_the_world_still_asks_whom_draining_did_not() 
     calls.recv_timeout(LONG).unwrap();
     pool.handle().stop(Stop::Drain);
     assert_stops(pool, Stop::Cancel { grace: Duration::MAX });
+}
+
+#[test]
+fn what_was_given_up_before_it_began_does_not_begin() {
+    let world = World::new();
+    let (told, calls) = mpsc::channel();
+    let executor = move |call: &Call<'_>| {
+        told.send(call.attempt_number()).unwrap();
+        succeeds(call)
+    };
+    let slow = Gate::closed();
+    let observer = {
+        let slow = slow.clone();
+        move |event: &Event<'_>| {
+            if let Event::AttemptStarted { .. } = event {
+                slow.pass();
+            }
+        }
+    };
+    let pool = world.pool(executor).observer(observer).kill_grace(Duration::ZERO).start().unwrap();
+    let unit = NewUnit::new("a").timeout(Duration::from_millis(1)).max_retries(0);
+    let ended = pool.submit_work_unit(unit, "go").unwrap().wait_timeout(LONG).unwrap();
+    assert_eq!(ended.status, UnitStatus::Failed);
+    slow.open();
+    while pool.stats().abandoned_threads > 0 {
+        std::thread::yield_now();
+    }
+    assert_stops(pool, Stop::Drain);
+    assert!(calls.try_recv().is_err(), "it was executed after its end");
 }
