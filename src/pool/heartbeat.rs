@@ -30,6 +30,8 @@ const SWEEP_LIMIT: usize = 1_000;
 pub(super) fn serve(core: &Arc<Core>, mut beat: Beat) {
     while !core.is_ending() {
         panics::contain("the heartbeat", || beat.go(core));
+        // Whoever sleeps while the machine does sleeps so much longer: the supervisor may have hours to go.
+        core.ready.supervisor.wake();
         let next_ms = if !core.ready.watched().is_empty() { beat.next_ms.min(beat.watch_ms) } else { beat.next_ms };
         core.heartbeat.wait(Some(supervisor::until(core, next_ms)));
     }

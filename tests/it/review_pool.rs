@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use workcrew::clock::ManualClock;
+use workcrew::clock::{Clock, ManualClock, Moment};
 use workcrew::repository::By;
 use workcrew::testing::{Fault, FaultyRepository, Gate, Verb};
 use workcrew::{
@@ -308,4 +308,40 @@ fn what_was_given_up_before_it_began_does_not_begin() {
     }
     assert_stops(pool, Stop::Drain);
     assert!(calls.try_recv().is_err(), "it was executed after its end");
+}
+
+/// A clock that jumps and tells nobody, as the machine's does when it wakes from sleep.
+#[derive(Debug)]
+struct SleepyClock(ManualClock);
+
+impl Clock for SleepyClock {
+    fn now(&self) -> Moment {
+        self.0.now()
+    }
+}
+
+#[test]
+fn time_that_the_machine_slept_through_counts() {
+    let clock = ManualClock::new();
+    let memory = MemoryRepository::with_clock(clock.clone());
+    let job = memory.create_job(&NewJob::named("a job")).unwrap().id;
+    let (told, calls) = mpsc::channel();
+    let executor = move |call: &Call<'_>| {
+        told.send(()).unwrap();
+        Ok(WorkResult::text(format!("{:?}", call.cancel_token().wait_timeout(LONG))))
+    };
+    let pool = WorkPool::builder(job, executor, memory)
+        .clock(SleepyClock(clock.clone()))
+        .lease(Duration::from_secs(3_600))
+        .heartbeat(Duration::from_millis(10))
+        .kill_grace(LONG * 2)
+        .start()
+        .unwrap();
+    let handle = pool.submit_work_unit(NewUnit::new("a").max_retries(0), "go").unwrap();
+    calls.recv_timeout(LONG).unwrap();
+    assert!(handle.wait_timeout(Duration::from_millis(100)).is_err(), "by now nobody looks at the clock");
+    clock.advance(Duration::from_secs(601));
+    let ended = handle.wait_timeout(LONG * 2).unwrap();
+    assert_stops(pool, Stop::Drain);
+    assert_eq!(ended.status, UnitStatus::Failed, "{:?}", ended.output);
 }
