@@ -164,7 +164,10 @@ fn end(core: &Core, helpers: Helpers, stopping: &Stopping) {
         }
     });
     core.stop_clock();
-    core.ready.end();
+    // Whoever waits for a unit need not wait for a callback that nobody waits for.
+    for (unit, left) in core.ready.end() {
+        unit.leave(left);
+    }
     log::info!("{}: the pool has stopped: {}", core.job.id, core.summary(true));
 }
 

@@ -345,3 +345,23 @@ fn time_that_the_machine_slept_through_counts() {
     assert_stops(pool, Stop::Drain);
     assert_eq!(ended.status, UnitStatus::Failed, "{:?}", ended.output);
 }
+
+#[test]
+fn whoever_waits_for_a_unit_need_not_wait_for_a_callback_that_was_left_behind() {
+    let world = World::new();
+    let stuck = Gate::closed();
+    let pool = world
+        .pool(succeeds)
+        .on_unit_complete({
+            let stuck = stuck.clone();
+            move |_, _| stuck.pass()
+        })
+        .start()
+        .unwrap();
+    let handle = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
+    stuck.wait_for(1);
+    pool.stop_timeout(Stop::Now, LONG).unwrap();
+    let waited = handle.wait_timeout(Duration::from_secs(2)).map(|unit| unit.status);
+    stuck.open();
+    assert_eq!(waited.unwrap(), UnitStatus::Completed);
+}

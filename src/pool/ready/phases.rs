@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::{Ready, State};
 use crate::pool::capacity::Load;
+use crate::pool::ledger::Left;
 use crate::pool::open_unit::OpenUnit;
 use crate::pool::stats::PoolPhase;
 
@@ -111,11 +112,13 @@ impl Ready {
         })
     }
 
-    pub(in crate::pool) fn end(&self) {
+    /// The pool has stopped. Returns the units whose callbacks were not waited for, and how they ended.
+    pub(in crate::pool) fn end(&self) -> Vec<(Arc<OpenUnit>, Left)> {
         self.change(|state, wake| {
             state.phase = PoolPhase::Stopped;
             (wake.all_slots, wake.settled) = (true, true);
-        });
+            state.ledger.reporting()
+        })
     }
 
     /// Waits until the pool has stopped; says whether it has.
