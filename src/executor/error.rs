@@ -114,15 +114,21 @@ impl ExecuteError {
         self.then
     }
 
-    /// The failure as it is recorded: the message, and the causes behind it.
-    pub(crate) fn into_parts(self) -> (Failure, Then, WorkResult) {
-        let mut failure = self.failure;
-        let mut cause: Option<&dyn Error> = self.source.as_deref().map(|source| source as &dyn Error);
+    /// The same with the causes in its message. It calls code of whoever made them.
+    pub(crate) fn with_causes_told(mut self) -> ExecuteError {
+        let source = self.source.take();
+        let mut cause: Option<&dyn Error> = source.as_deref().map(|source| source as &dyn Error);
         while let Some(error) = cause {
-            failure.message = format!("{}: {error}", failure.message);
+            self.failure.message = format!("{}: {error}", self.failure.message);
             cause = error.source();
         }
-        (failure, self.then, *self.result)
+        self
+    }
+
+    /// The failure as it is recorded: the message, and the causes behind it.
+    pub(crate) fn into_parts(self) -> (Failure, Then, WorkResult) {
+        let told = self.with_causes_told();
+        (told.failure, told.then, *told.result)
     }
 }
 

@@ -14,7 +14,7 @@ use crate::attempt::AttemptKey;
 use crate::error::RepositoryError;
 use crate::lease::Claim;
 use crate::repository::{ClaimRequest, Scope};
-use crate::unit::{UnitKey, UnitStatus};
+use crate::unit::UnitStatus;
 
 /// How long to wait before asking a repository again that failed.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
@@ -22,9 +22,11 @@ const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
 /// The life of the claimer's thread.
 pub(super) fn serve(core: &Arc<Core>) {
     while !core.is_ending() {
-        // After a panic of the repository it waits for the next nudge.
-        if !panics::contain("the claimer", || claim_due(core)).unwrap_or(false) {
-            core.ready.claimer.wait(None);
+        match panics::contain("the claimer", || claim_due(core)) {
+            Some(true) => {}
+            Some(false) => core.ready.claimer.wait(None),
+            // What is due still is, and nobody will say so again.
+            None => core.ready.claimer.wait(Some(PAUSE_AFTER_FAILURE)),
         }
     }
 }
@@ -38,7 +40,7 @@ fn claim_due(core: &Arc<Core>) -> bool {
     let claimant = core.claimant().starting(core.provenance.clone());
     let slots = cells.iter().map(|cell| core.slot_of(cell)).collect();
     let request = ClaimRequest::new(core.job.id, claimant.clone(), Scope::Accepted, slots);
-    let answer = match core.repository().claim(&request) {
+    let claim = || match core.repository().claim(&request) {
         Err(error) if !error.is_rejection() => {
             core.repository().claimed(claimant.owner, claimant.token).inspect_err(|_| {
                 core.doubts.lock().unwrap_or_else(PoisonError::into_inner).push(claimant.token);
@@ -46,6 +48,8 @@ fn claim_due(core: &Arc<Core>) -> bool {
         }
         answer => answer,
     };
+    // The workers that are taken for it must come free, whatever happens.
+    let answer = panics::contain("a claim", claim).unwrap_or_else(|| Err(RepositoryError::storage("it panicked")));
     match answer {
         Ok(claims) => {
             let is_short = claims.len() < cells.len();
@@ -93,6 +97,7 @@ fn hand_out(core: &Core, cells: Vec<Arc<WorkerCell>>, claims: Vec<Claim>) {
 /// What is due here but was not granted: it has ended, or is not due yet by the repository's calendar.
 fn look_after_the_rest(core: &Core) {
     for (key, unit) in core.ready.due() {
+        let after = |number| AttemptKey { unit: key, number };
         match core.repository().unit(core.job.id, unit.id()) {
             Ok(stored) if stored.status == UnitStatus::Pending && stored.accepted_by == Some(core.owner()) => {
                 let now = core.clock.now();
@@ -107,16 +112,15 @@ fn look_after_the_rest(core: &Core) {
             }
             // Nobody else has executed it, so nobody else tells.
             Ok(stored) if stored.status.is_terminal() && !core.ready.is_later(key, stored.attempt_count) => {
-                ended(core, key, stored.status);
+                ended(core, after(stored.attempt_count), stored.status);
             }
             // Somebody else has it, or had it.
             Ok(stored) => {
-                let after = AttemptKey { unit: key, number: stored.attempt_count };
-                if let Some(unit) = core.ready.unit_leaves(after, Left::Lost) {
+                if let Some(unit) = core.ready.unit_leaves(after(stored.attempt_count), Left::Lost) {
                     unit.leave(Left::Lost);
                 }
             }
-            Err(RepositoryError::UnknownUnit { .. }) => ended(core, key, UnitStatus::Cancelled),
+            Err(RepositoryError::UnknownUnit { .. }) => ended(core, after(u32::MAX), UnitStatus::Cancelled),
             Err(error) => {
                 log::warn!("unit {}: could not be read: {error}", unit.id());
                 core.ready.wait_again(key, core.in_ms(PAUSE_AFTER_FAILURE));
@@ -126,9 +130,8 @@ fn look_after_the_rest(core: &Core) {
 }
 
 /// A unit ended without a worker: the reporter tells.
-pub(super) fn ended(core: &Core, key: UnitKey, status: UnitStatus) {
-    let after = AttemptKey { unit: key, number: u32::MAX };
+pub(super) fn ended(core: &Core, after: AttemptKey, status: UnitStatus) {
     if let Some(unit) = core.ready.unit_leaves(after, Left::Ended(status)) {
-        core.report(Report::Ended { key, unit, status });
+        core.report(Report::Ended { key: after.unit, unit, status });
     }
 }

@@ -86,22 +86,31 @@ fn report_of(ending: Ending, result: &WorkResult, captured: &Captured) -> Attemp
 /// Stores the end of an attempt. What the repository refuses to take is stored without, rather than not at all.
 fn finish(core: &Core, execution: &Execution, mut report: AttemptReport) -> Result<Closed, RepositoryError> {
     let lease = &execution.claim.lease;
-    let finished = patiently(core, &execution.claim.unit.id, || core.repository().finish(lease, &report));
-    let problem = match finished {
-        Err(RepositoryError::Invalid(problem)) => problem,
-        Err(error) if !error.is_rejection() => {
+    let store = |report: &AttemptReport| patiently(core, &lease.unit_id, || core.repository().finish(lease, report));
+    let mut finished = store(&report);
+    // What was paid is the last to go.
+    for leave_out in [without_result, without_charges] {
+        let Err(RepositoryError::Invalid(problem)) = &finished else { break };
+        log::error!("unit {}: its result cannot be stored: {problem}", lease.unit_id);
+        let failure = Failure::new(FailureKind::EXECUTOR, format!("the result cannot be stored: {problem}"));
+        report.ending = Ending::Failed { failure, next: Next::GiveUp };
+        leave_out(&mut report);
+        finished = store(&report);
+    }
+    finished.inspect_err(|error| {
+        if !error.is_rejection() {
             core.keep_for_later(lease, report);
-            return Err(error);
         }
-        finished => return finished,
-    };
-    log::error!("unit {}: its result cannot be stored: {problem}", lease.unit_id);
-    let failure = Failure::new(FailureKind::EXECUTOR, format!("the result cannot be stored: {problem}"));
-    report.ending = Ending::Failed { failure, next: Next::GiveUp };
+    })
+}
+
+fn without_result(report: &mut AttemptReport) {
     (report.result, report.output) = (None, None);
     report.output_files.clear();
+}
+
+fn without_charges(report: &mut AttemptReport) {
     report.charges.clear();
-    patiently(core, &execution.claim.unit.id, || core.repository().finish(lease, &report))
 }
 
 /// Gives a unit back, and keeps what the attempt used and which session it had.

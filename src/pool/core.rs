@@ -19,6 +19,7 @@ use super::ready::Ready;
 use super::registry::{Registry, WorkerCell};
 use super::reporter::Report;
 use super::stats::Summary;
+use super::timers::boot_ms_of;
 use super::{inside, slot};
 use crate::attempt::{AttemptReport, Provenance};
 use crate::clock::Clock;
@@ -27,6 +28,7 @@ use crate::executor::Executor;
 use crate::job::Job;
 use crate::lease::{Claim, Lease, OwnerId};
 use crate::repository::{Claimant, Repository, Slot};
+use crate::unit::UnitStatus;
 
 /// How many ends of attempts are kept that could not be stored.
 const UNSTORED_LIMIT: usize = 1_000;
@@ -213,7 +215,14 @@ impl Core {
         let unstored = std::mem::take(&mut *self.unstored.lock().unwrap_or_else(PoisonError::into_inner));
         for (lease, report) in unstored {
             match self.repository().finish(&lease, &report) {
-                Ok(closed) => log::info!("unit {}: its end is stored after all: {}", lease.unit_id, closed.status),
+                Ok(closed) => {
+                    log::info!("unit {}: its end is stored after all: {}", lease.unit_id, closed.status);
+                    if closed.status == UnitStatus::Pending {
+                        let now = self.clock.now();
+                        let until_ms = closed.not_before.map_or(now.boot_ms, |time| boot_ms_of(time, now));
+                        self.ready.take_back(lease.attempt(), lease.unit_id.as_str(), until_ms);
+                    }
+                }
                 Err(error) if error.is_rejection() => {
                     log::warn!("unit {}: its end came too late: {error}", lease.unit_id);
                 }

@@ -14,6 +14,7 @@ use super::ready::Stop;
 use super::registry::WorkerCell;
 use super::stats::PoolPhase;
 use super::{panics, supervisor};
+use crate::attempt::AttemptKey;
 use crate::error::RepositoryError;
 use crate::executor::CancelReason;
 use crate::lease::Held;
@@ -29,6 +30,8 @@ const SWEEP_LIMIT: usize = 1_000;
 pub(super) fn serve(core: &Arc<Core>, mut beat: Beat) {
     while !core.is_ending() {
         panics::contain("the heartbeat", || beat.go(core));
+        // Whoever sleeps while the machine does sleeps so much longer: the supervisor may have hours to go.
+        core.ready.supervisor.wake();
         let next_ms = if !core.ready.watched().is_empty() { beat.next_ms.min(beat.watch_ms) } else { beat.next_ms };
         core.heartbeat.wait(Some(supervisor::until(core, next_ms)));
     }
@@ -136,7 +139,7 @@ pub(super) fn sweep(core: &Core) {
         Ok(swept) if !swept.is_empty() => {
             log::info!("{}: {} units that nobody looked after were taken back", core.job.id, swept.len());
             for swept in swept.iter().filter(|swept| swept.job_id == core.job.id && swept.status.is_terminal()) {
-                super::claimer::ended(core, swept.unit, swept.status);
+                super::claimer::ended(core, AttemptKey { unit: swept.unit, number: u32::MAX }, swept.status);
             }
         }
         Ok(_) => {}

@@ -68,7 +68,7 @@ pub(super) struct Ledger {
     /// Those of the open ones that are due.
     due: BTreeSet<UnitKey>,
     /// Units that have ended and whose callbacks have not. One that was requeued by its callback may be open again too.
-    reporting: HashMap<UnitKey, Vec<Arc<OpenUnit>>>,
+    reporting: HashMap<UnitKey, Vec<(Arc<OpenUnit>, Left)>>,
     submitting: HashMap<String, Submission>,
     /// Units that others execute and somebody here waits for.
     watched: HashMap<UnitKey, Weak<OpenUnit>>,
@@ -98,7 +98,7 @@ impl Ledger {
     }
 
     pub(super) fn get(&self, key: UnitKey) -> Option<Arc<OpenUnit>> {
-        let reporting = || self.reporting.get(&key).and_then(|units| units.last());
+        let reporting = || self.reporting.get(&key).and_then(|units| units.last()).map(|(unit, _)| unit);
         self.open.get(&key).map(|entry| &entry.unit).or_else(reporting).cloned()
     }
 
@@ -203,7 +203,7 @@ impl Ledger {
         };
         *total += 1;
         if matches!(left, Left::Ended(_)) {
-            self.reporting.entry(key).or_default().push(Arc::clone(&unit));
+            self.reporting.entry(key).or_default().push((Arc::clone(&unit), left));
         }
         Some(unit)
     }
@@ -211,11 +211,16 @@ impl Ledger {
     /// A unit's callback has run.
     pub(super) fn close(&mut self, key: UnitKey, unit: &Arc<OpenUnit>) {
         if let Some(units) = self.reporting.get_mut(&key) {
-            units.retain(|other| !Arc::ptr_eq(other, unit));
+            units.retain(|(other, _)| !Arc::ptr_eq(other, unit));
             if units.is_empty() {
                 self.reporting.remove(&key);
             }
         }
+    }
+
+    /// Units that have ended and whose callbacks have not, and how they ended.
+    pub(super) fn reporting(&self) -> Vec<(Arc<OpenUnit>, Left)> {
+        self.reporting.values().flatten().cloned().collect()
     }
 
     /// Everything that waits leaves, because the pool stops.

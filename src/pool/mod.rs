@@ -57,6 +57,7 @@ mod timers;
 
 use std::fmt;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -74,6 +75,7 @@ pub use self::ready::{Completion, Stop};
 pub use self::retry::RetryPolicy;
 pub use self::stats::{PoolPhase, PoolStats, Summary, WorkerView};
 use self::supervisor::Helpers;
+use crate::attempt::AttemptKey;
 use crate::error::RepositoryError;
 use crate::executor::{CancelReason, Executor};
 use crate::job::JobId;
@@ -81,7 +83,7 @@ use crate::lease::NewOwner;
 use crate::process::Process;
 use crate::prompt::Prompt;
 use crate::repository::{By, CancelAnswer, Repository};
-use crate::unit::NewUnit;
+use crate::unit::{NewUnit, UnitStatus};
 
 /// Why a paused pool starts nothing.
 const PAUSED: &str = "paused";
@@ -139,7 +141,11 @@ impl WorkPool {
         if cfg!(panic = "abort") {
             log::warn!("panics abort this program: one in an executor or callback ends all of it");
         }
-        let supervisor = start_threads(&self.core).inspect_err(|_| self.core.ready.fail_initializing())?;
+        let started = catch_unwind(AssertUnwindSafe(|| start_threads(&self.core)));
+        if !matches!(started, Ok(Ok(_))) {
+            self.core.ready.fail_initializing();
+        }
+        let supervisor = started.unwrap_or_else(|payload| resume_unwind(payload))?;
         *self.supervisor.lock().unwrap_or_else(PoisonError::into_inner) = Some(supervisor);
         self.core.ready.begin_running();
         log::info!("{}: the pool runs with up to {} workers", self.core.job.id, self.core.settings.max_workers);
@@ -320,7 +326,7 @@ fn start_threads(core: &Arc<Core>) -> Result<JoinHandle<()>, StartError> {
         false => Err(error),
     });
     core.start_as(owner.map_err(StartError::Repository)?);
-    heartbeat::sweep(core);
+    panics::contain("the first sweep", || heartbeat::sweep(core));
     core.clock.on_jump(Box::new({
         let core = Arc::downgrade(core);
         move || {
@@ -400,10 +406,16 @@ fn cancel(core: &Core, id: &str, by: &By) -> Result<CancelAnswer, RepositoryErro
     match answer {
         CancelAnswer::Cancelled => {
             let stored = core.repository().unit(core.job.id, id)?;
-            claimer::ended(core, stored.key, stored.status);
+            // Requeued since, it may run again, and that is not what was cancelled.
+            if stored.status == UnitStatus::Cancelled {
+                claimer::ended(core, AttemptKey { unit: stored.key, number: stored.attempt_count }, stored.status);
+            }
         }
         CancelAnswer::Requested | CancelAnswer::AlreadyRequested => {
             let stored = core.repository().unit(core.job.id, id)?;
+            if stored.status != UnitStatus::CancelRequested {
+                return Ok(answer);
+            }
             if let Some(token) = core.ready.get_or_submitting(stored.key, id).and_then(|unit| unit.request_cancel()) {
                 token.cancel(CancelReason::Requested);
             }

@@ -52,6 +52,8 @@ struct Current {
     execution: Arc<Execution>,
     stage: Stage,
     alarm_ms: Option<i64>,
+    /// Whether it has been brought to its end, and only its thread is still to come back.
+    is_closed: bool,
 }
 
 /// How a thread comes back from an executor.
@@ -122,7 +124,8 @@ impl WorkerCell {
         if state.status != WorkerStatus::Busy || state.current.is_some() {
             return Err(execution);
         }
-        let current = Current { execution: Arc::clone(&execution), stage: Stage::Executing, alarm_ms: None };
+        let current =
+            Current { execution: Arc::clone(&execution), stage: Stage::Executing, alarm_ms: None, is_closed: false };
         if !state.inbox.put(Task::Run(Arc::clone(&execution))) {
             return Err(execution);
         }
@@ -253,6 +256,18 @@ impl WorkerCell {
         state.inbox.put(Task::Quit);
         ready.abandon();
         Some(execution)
+    }
+
+    /// The attempt of its stuck thread has been brought to its end.
+    pub(super) fn note_closed(&self, execution: &Execution) {
+        if let Some(current) = self.state.lock().current_of(execution) {
+            current.is_closed = true;
+        }
+    }
+
+    /// Whether it has nothing left to do but to wait for a thread that is stuck.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.state.lock().current.as_ref().is_some_and(|current| current.is_closed)
     }
 
     /// Whether another thread, or none, is this worker now.

@@ -8,7 +8,7 @@ use super::execution::Execution;
 use super::ledger::Left;
 use super::open_unit::OpenUnit;
 use super::registry::WorkerCell;
-use super::{inside, panics, run};
+use super::{inside, panics, run, slot};
 use crate::executor::WorkResult;
 use crate::unit::{UnitKey, UnitStatus};
 
@@ -30,7 +30,7 @@ pub(super) fn serve(core: &Core) {
         if matches!(report, Report::Quit) {
             break;
         }
-        panics::contain("the reporter", || tell(core, report));
+        tell(core, report);
         core.ready.report_told();
     }
     core.ready.reporter_ends();
@@ -39,11 +39,18 @@ pub(super) fn serve(core: &Core) {
 fn tell(core: &Core, report: Report) {
     match report {
         Report::Ended { key, unit, status } => {
-            tell_ended(core, &unit, status);
+            panics::contain("the reporter", || tell_ended(core, &unit, status));
             unit.leave(Left::Ended(status));
             core.ready.unit_closes(key, &unit);
         }
-        Report::Close { cell, execution } => run::close_stuck(core, &cell, &execution),
+        Report::Close { cell, execution } => {
+            if panics::contain("the reporter", || run::close_stuck(core, &cell, &execution)).is_none() {
+                run::give_up(core, &execution);
+                if execution.closed().is_some() {
+                    slot::give_back(core, &cell);
+                }
+            }
+        }
         Report::Quit => {}
     }
 }

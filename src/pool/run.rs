@@ -13,7 +13,7 @@ use super::observe::Event;
 use super::ready::Stop;
 use super::registry::{Return, WorkerCell};
 use super::{panics, slot};
-use crate::attempt::{Beginning, Ending, Failure, FailureKind, Next};
+use crate::attempt::{AttemptReport, Beginning, Ending, Failure, FailureKind, Next};
 use crate::error::RepositoryError;
 use crate::executor::{Call, CancelReason, ExecuteError};
 use crate::fault::{self, Stage};
@@ -69,14 +69,22 @@ pub(super) fn close_stuck(core: &Core, cell: &WorkerCell, execution: &Arc<Execut
     let settled = close(core, cell, Closer::Reporter, execution, end);
     if settled.is_thread_back {
         slot::give_back(core, cell);
+    } else {
+        cell.note_closed(execution);
     }
     tell_settled(core, execution, settled);
 }
 
 /// Gives a unit back after a panic of our own.
 pub(super) fn give_up(core: &Core, execution: &Execution) {
-    if let Err(error) = core.repository().release(&execution.claim.lease, None, "its worker panicked") {
-        log::error!("unit {}: could not be given back: {error}", execution.claim.unit.id);
+    let lease = &execution.claim.lease;
+    match panics::contain("giving back", || core.repository().release(lease, None, "its worker panicked")) {
+        Some(Ok(_)) => {}
+        Some(Err(error)) if error.is_rejection() => {
+            log::error!("unit {}: could not be given back: {error}", lease.unit_id);
+        }
+        // Its lease would be renewed for as long as the pool lives.
+        Some(Err(_)) | None => core.keep_for_later(lease, AttemptReport::cancelled()),
     }
     if core.ready.unit_leaves(execution.claim.lease.attempt(), Left::Lost).is_none() {
         core.ready.unit_closes(execution.claim.lease.unit, &execution.unit);
@@ -119,7 +127,13 @@ fn execute(core: &Core, cell: &WorkerCell, execution: &Execution) -> End {
     };
     fault::point("execute", Stage::Before);
     assert_none_held();
-    let outcome = catch_unwind(AssertUnwindSafe(|| core.executor.execute(&call)));
+    // Its error is the user's code too.
+    let execute = || core.executor.execute(&call).map_err(ExecuteError::with_causes_told);
+    // Whoever was asked to stop before may have been given up, and the unit may run elsewhere.
+    let outcome = match execution.cancel.is_cancelled() {
+        true => Ok(Err(ExecuteError::retry("it was asked to stop before it began"))),
+        false => catch_unwind(AssertUnwindSafe(execute)),
+    };
     fault::point("execute", Stage::Committed);
     judge(core, execution, outcome.unwrap_or_else(|payload| Err(panicked(panics::describe(payload)))))
 }

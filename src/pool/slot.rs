@@ -110,6 +110,10 @@ fn perform(core: &Arc<Core>, cell: &Arc<WorkerCell>, generation: u64, task: Task
     performed.unwrap_or_else(|payload| {
         let message = panics::describe(payload);
         log::error!("worker {} panicked outside of its executor: {message}", cell.id);
+        // Whoever took its place has the unit too.
+        if cell.is_replaced(generation) {
+            return Ran::Retiring;
+        }
         if let Some(execution) = execution {
             run::give_up(core, &execution);
         }
@@ -133,10 +137,13 @@ pub(super) fn terminate_row(core: &Core, cell: &WorkerCell) {
     }
     let slot = core.slot_of(cell);
     for change in [WorkerChange::ShutDown, WorkerChange::Terminate] {
-        match core.repository().change_worker(core.owner(), core.job.id, &slot, change) {
-            Ok(_) => {}
-            Err(error) if error.is_rejection() => log::debug!("worker {}: {error}", cell.id),
-            Err(error) => log::warn!("worker {}: its end was not stored: {error}", cell.id),
+        let changed = panics::contain("the end of a worker", || {
+            core.repository().change_worker(core.owner(), core.job.id, &slot, change)
+        });
+        match changed {
+            Some(Ok(_)) | None => {}
+            Some(Err(error)) if error.is_rejection() => log::debug!("worker {}: {error}", cell.id),
+            Some(Err(error)) => log::warn!("worker {}: its end was not stored: {error}", cell.id),
         }
     }
 }

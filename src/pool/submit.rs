@@ -11,6 +11,7 @@
 //!
 //! So a loop that submits can be run again after any crash.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -80,7 +81,13 @@ fn submit_to_worker(core: &Arc<Core>, right: Right, unit: &NewUnit) -> Result<Ar
             return Err(Refusal::Thread(error));
         }
     };
-    match submit_surely(core, unit, &cell) {
+    let submitted = catch_unwind(AssertUnwindSafe(|| submit_surely(core, unit, &cell))).unwrap_or_else(|payload| {
+        // Nobody knows whether it was done: what the worker may hold is given back with it.
+        slot::dismiss(core, &cell);
+        core.ready.submission_ends(&open);
+        resume_unwind(payload)
+    });
+    match submitted {
         Ok(Submitted::Claimed(claim)) => {
             let open = core.ready.submission_runs(claim.lease.attempt(), &open);
             core.hand_over(&cell, *claim, &open);

@@ -93,6 +93,10 @@ impl Stopping {
         if self.is_grace_over {
             self.leave_behind(core);
         }
+        // Their attempts have ended, and nobody knows when they come back.
+        for cell in core.registry.snapshot().iter().filter(|cell| cell.is_stuck()) {
+            leave(core, cell);
+        }
         if state.busy == 0 || self.is_grace_over {
             slot::retire(core, core.ready.retire_idle());
         }
@@ -121,15 +125,20 @@ impl Stopping {
         }
         self.is_grace_over = true;
         for cell in core.registry.snapshot() {
-            let Some(execution) = cell.leave_behind(&core.ready) else { continue };
-            slot::end(core, &cell);
-            if let Some(execution) = execution {
-                log::warn!("unit {}: its executor did not stop, the thread is left behind", execution.claim.unit.id);
-                execution.closed();
-                if core.ready.unit_leaves(execution.claim.lease.attempt(), Left::Pending).is_some() {
-                    execution.unit.leave(Left::Pending);
-                }
-            }
+            leave(core, &cell);
+        }
+    }
+}
+
+/// Ends a worker whose thread has not come back, and gives back what it executes.
+fn leave(core: &Core, cell: &WorkerCell) {
+    let Some(execution) = cell.leave_behind(&core.ready) else { return };
+    slot::end(core, cell);
+    if let Some(execution) = execution {
+        log::warn!("unit {}: its executor did not stop, the thread is left behind", execution.claim.unit.id);
+        execution.closed();
+        if core.ready.unit_leaves(execution.claim.lease.attempt(), Left::Pending).is_some() {
+            execution.unit.leave(Left::Pending);
         }
     }
 }
@@ -155,7 +164,10 @@ fn end(core: &Core, helpers: Helpers, stopping: &Stopping) {
         }
     });
     core.stop_clock();
-    core.ready.end();
+    // Whoever waits for a unit need not wait for a callback that nobody waits for.
+    for (unit, left) in core.ready.end() {
+        unit.leave(left);
+    }
     log::info!("{}: the pool has stopped: {}", core.job.id, core.summary(true));
 }
 

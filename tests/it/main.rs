@@ -18,6 +18,7 @@ mod pool_races;
 mod pool_stress;
 mod pool_stuck;
 mod property;
+mod review_pool;
 mod storage;
 mod support;
 mod tidy;

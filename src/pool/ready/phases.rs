@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::{Ready, State};
 use crate::pool::capacity::Load;
+use crate::pool::ledger::Left;
 use crate::pool::open_unit::OpenUnit;
 use crate::pool::stats::PoolPhase;
 
@@ -34,8 +35,9 @@ impl Stop {
 
     /// The more urgent of two wishes.
     fn or_sooner(self, other: Stop) -> Stop {
-        let urgency = |stop: Stop| stop.grace().unwrap_or(Duration::MAX);
-        if urgency(other) < urgency(self) { other } else { self }
+        // Any grace, however long, is more urgent than none to be kept.
+        let patience = |stop: Stop| (stop.grace().is_none(), stop.grace());
+        if patience(other) < patience(self) { other } else { self }
     }
 }
 
@@ -110,11 +112,13 @@ impl Ready {
         })
     }
 
-    pub(in crate::pool) fn end(&self) {
+    /// The pool has stopped. Returns the units whose callbacks were not waited for, and how they ended.
+    pub(in crate::pool) fn end(&self) -> Vec<(Arc<OpenUnit>, Left)> {
         self.change(|state, wake| {
             state.phase = PoolPhase::Stopped;
             (wake.all_slots, wake.settled) = (true, true);
-        });
+            state.ledger.reporting()
+        })
     }
 
     /// Waits until the pool has stopped; says whether it has.

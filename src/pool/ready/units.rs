@@ -131,6 +131,18 @@ impl Ready {
         })
     }
 
+    /// A unit that was given up waits for another attempt after all, which nobody but this pool may make.
+    pub(in crate::pool) fn take_back(&self, after: AttemptKey, unit_id: &str, until_ms: i64) {
+        self.change(|state, wake| {
+            if state.phase == PoolPhase::Running {
+                let unit = Arc::new(OpenUnit::new(unit_id));
+                unit.set_key(after.unit);
+                state.ledger.stand(after.unit, &unit, after.number, Standing::Waiting { until_ms });
+                state.waits(after, until_ms, wake);
+            }
+        });
+    }
+
     /// A unit that was due waits once more, if it still is.
     pub(in crate::pool) fn wait_again(&self, key: UnitKey, until_ms: i64) {
         self.change(|state, wake| {
