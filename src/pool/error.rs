@@ -134,10 +134,9 @@ pub enum WaitError {
     Stopped,
     /// The pool stopped before the unit ended. It is PENDING, and goes on when it is submitted again.
     LeftPending,
-    /// This pool lost the unit: somebody else may be working on it.
+    /// This pool has lost the unit: somebody else may be working on it, or its end could not be stored. What becomes of it
+    /// will be in the repository.
     Lost,
-    /// The unit ended, but that could not be stored. When its lease ends it will be executed again.
-    Unrecorded,
     /// The repository failed.
     Repository(RepositoryError),
 }
@@ -149,8 +148,7 @@ impl fmt::Display for WaitError {
             WaitError::WouldDeadlock => "a thread of the pool would wait for itself",
             WaitError::Stopped => "the pool is not running",
             WaitError::LeftPending => "the pool stopped before the unit ended",
-            WaitError::Lost => "the pool lost the unit to somebody else",
-            WaitError::Unrecorded => "how the unit ended could not be stored",
+            WaitError::Lost => "the pool has lost the unit",
             WaitError::Repository(_) => "the repository failed",
         })
     }
