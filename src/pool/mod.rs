@@ -3,26 +3,26 @@
 //! # The life of a unit
 //!
 //! 1. [`WorkPool::wait_for_available_slot`] waits on the ready state until there is a place, and promises it to
-//!    the calling thread ([`capacity`]).
-//! 2. [`WorkPool::submit_work_unit`] turns the promise into a worker: the one idle longest, or a new one ([`slot`]). One call of the
-//!    repository stores the unit, claims it and starts it; then it goes into the worker's inbox ([`submit`]).
-//! 3. The worker's thread runs it ([`run`]): renders the prompt if there is a template, gives the executor a
-//!    [`Call`](crate::Call), and judges how it came back. What the executor tells meanwhile is stored as it comes ([`execution`]).
+//!    the calling thread (`capacity`).
+//! 2. [`WorkPool::submit_work_unit`] turns the promise into a worker: the one idle longest, or a new one (`slot`). One call of the
+//!    repository stores the unit, claims it and starts it; then it goes into the worker's inbox (`submit`).
+//! 3. The worker's thread runs it (`run`): renders the prompt if there is a template, gives the executor a
+//!    [`Call`](crate::Call), and judges how it came back. What the executor tells meanwhile is stored as it comes (`execution`).
 //! 4. The end is stored in one transaction; then the callback runs; then the place is free; then whoever waits for the unit is woken.
-//! 5. A unit that may be tried again waits as PENDING. The supervisor's timers say when it is due, the [`claimer`] claims it.
+//! 5. A unit that may be tried again waits as PENDING. The supervisor's timers say when it is due, the `claimer` claims it.
 //!
 //! What can go wrong on the way: an execution that takes too long is asked to stop, and left behind if it does not; a
-//! thread of its own finishes its business ([`slot::replace`]). A lease that cannot be renewed ends the execution ([`heartbeat`]).
-//! What ends without a worker is told by the [`reporter`].
+//! thread of its own finishes its business (`slot::replace`). A lease that cannot be renewed ends the execution (`heartbeat`).
+//! What ends without a worker is told by the `reporter`.
 //!
 //! # Threads
 //!
-//! One for each worker, started when first needed; the [`supervisor`], which serves timers and never runs the user's code; the
+//! One for each worker, started when first needed; the `supervisor`, which serves timers and never runs the user's code; the
 //! claimer and the heartbeat, which call the repository and nobody else; the reporter. `stop` ends them all.
 //!
 //! # Locks
 //!
-//! Three, in the order and with the rules that [`lock`] tells.
+//! Three, in the order and with the rules that `lock` tells. The names in this page are those of the files beside it.
 
 mod builder;
 mod capacity;
