@@ -27,12 +27,17 @@ fn main() -> ExitCode {
     match report(&path, unit_id.as_deref(), &mut io::stdout().lock()) {
         Ok(()) => ExitCode::SUCCESS,
         // Such as of `audit | head`.
-        Err(error) if error.downcast_ref::<io::Error>().is_some() => ExitCode::SUCCESS,
+        Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{}", printable(&error.to_string()));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Whether nobody reads any more what is printed.
+fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 fn report(path: &Path, unit_id: Option<&str>, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {

@@ -15,6 +15,7 @@ use std::error::Error;
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -29,14 +30,26 @@ use workcrew::{
 const UNITS: u64 = 200;
 const WORKERS: usize = 4;
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
     env_logger::init();
     let path = PathBuf::from(std::env::args_os().nth(1).unwrap_or_else(|| "batch.db".into()));
-    let repository = SqliteRepository::open(&path)?;
+    match run(&path, &mut io::stdout()) {
+        Ok(()) => ExitCode::SUCCESS,
+        // Such as of `batch | head`: nobody wants to hear the rest.
+        Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{}", with_causes(&*error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(path: &Path, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
+    let repository = SqliteRepository::open(path)?;
     let template = "Summarise page {{ page }} of “{{ book }}” in one sentence.";
     let job = repository.create_job(&NewJob::named("summaries").template(template))?;
     let before = Before::read(&repository, job.id)?;
-    println!("{}: {before}", path.display());
+    writeln!(out, "{}: {before}", path.display())?;
 
     let model = Simulated::new()
         .seed(7)
@@ -58,7 +71,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         submitted
     })?;
     pool.stop(Stop::Drain)?;
-    Ok(print_summary(&repository, job.id, &path)?)
+    write_summary(&repository, job.id, path, out)
 }
 
 /// All there is to it. A unit that was finished before is found to be, and not done again.
@@ -139,31 +152,55 @@ fn line_start() -> &'static str {
 }
 
 /// Tells what is stored, so it is the same after one run or after ten.
-fn print_summary(repository: &dyn Archive, job_id: JobId, path: &Path) -> Result<(), RepositoryError> {
+fn write_summary(
+    repository: &dyn Archive,
+    job_id: JobId,
+    path: &Path,
+    out: &mut dyn Write,
+) -> Result<(), Box<dyn Error>> {
     let units = repository.units(&UnitFilter::job(job_id), 0, 1_000)?.items;
     let in_status = |status| units.iter().filter(|unit| unit.status == status).count();
+    let (completed, failed) = (in_status(UnitStatus::Completed), in_status(UnitStatus::Failed));
     let costs = repository.costs(Some(job_id))?;
     let attempts: u32 = units.iter().map(|unit| unit.attempt_count).sum();
     let retries: u32 = units.iter().map(|unit| unit.attempt_count.saturating_sub(1)).sum();
     let began = units.iter().map(|unit| unit.created_at).min().unwrap_or_default();
     let ended = units.iter().filter_map(|unit| unit.completed_at).max().unwrap_or_default();
 
-    println!("completed  {}", in_status(UnitStatus::Completed));
-    println!("failed     {}", in_status(UnitStatus::Failed));
-    println!("retried    {retries} times, {attempts} attempts in all");
-    println!("tokens     {}", costs.tokens().total());
-    println!("cost       {:.4}, all attempts included", costs.total());
-    println!("time       {:.1} s from the first unit to the last", (ended - began).as_seconds_f64());
+    writeln!(out, "completed  {completed}")?;
+    writeln!(out, "failed     {failed}")?;
+    if completed + failed < units.len() {
+        writeln!(out, "not ended  {}: another process has them in hand", units.len() - completed - failed)?;
+    }
+    writeln!(out, "retried    {retries} times, {attempts} attempts in all")?;
+    writeln!(out, "tokens     {}", costs.tokens().total())?;
+    writeln!(out, "cost       {:.4}, all attempts included", costs.total())?;
+    writeln!(out, "time       {:.1} s from the first unit to the last", (ended - began).as_seconds_f64())?;
     let mut slowest: Vec<&WorkUnit> = units.iter().collect();
     slowest.sort_by_key(|unit| std::cmp::Reverse(unit.execution_time));
     for (number, unit) in slowest.iter().take(3).enumerate() {
         let seconds = unit.execution_time.unwrap_or_default().as_secs_f64();
-        println!("{:<10} {} took {seconds:.2} s", if number == 0 { "slowest" } else { "" }, unit.id);
+        writeln!(out, "{:<10} {} took {seconds:.2} s", if number == 0 { "slowest" } else { "" }, unit.id)?;
     }
 
-    println!("\nEvery message, attempt and cent of it is in {}. To look at it:", path.display());
+    writeln!(out, "\nEvery message, attempt and cent of it is in {}. To look at it:", path.display())?;
     let argument = if path == Path::new("batch.db") { String::new() } else { format!(" -- {}", path.display()) };
-    println!("    cargo run --release --example audit{argument}");
-    println!("How it works, and what to do with a model of your own: README.md");
+    writeln!(out, "    cargo run --release --example audit{argument}")?;
+    writeln!(out, "How it works, and what to do with a model of your own: README.md")?;
     Ok(())
+}
+
+/// Whether nobody reads any more what is printed.
+fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// An error and what is behind it, in one line.
+fn with_causes(error: &dyn Error) -> String {
+    let (mut text, mut cause) = (error.to_string(), error.source());
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
 }

@@ -27,6 +27,29 @@ pub(crate) trait Recorder: Sync {
 ///
 /// It can be shared with threads that the executor starts and joins. Everything that is told here is stored as it
 /// comes, so that it is there when the attempt fails, times out or is killed.
+///
+/// ```
+/// use workcrew::{Call, Charge, ExecuteError, Message, Money, Tokens, WorkResult};
+///
+/// fn execute(call: &Call<'_>) -> Result<WorkResult, ExecuteError> {
+///     call.session("s-17");
+///     call.message(Message::user(call.prompt()));
+///     if call.is_cancelled() {
+///         return Err(ExecuteError::retry("stopped in time"));
+///     }
+///     call.message(Message::assistant("It is Paris."));
+///     let tokens = Tokens { input: 12, output: 4, ..Tokens::default() };
+///     call.usage(Charge::reported("a-model", tokens, Money::from_nanos(96_000)));
+///     Ok(WorkResult::text("Paris"))
+/// }
+/// # use workcrew::{MemoryRepository, NewJob, NewUnit, Repository, WorkPool};
+/// # let repository = MemoryRepository::new();
+/// # let job = repository.create_job(&NewJob::named("a job"))?;
+/// # let pool = WorkPool::builder(job.id, execute, repository).start()?;
+/// # let unit = pool.submit_work_unit(NewUnit::new("a"), "What is the capital of France?")?.wait()?;
+/// # assert_eq!((unit.session_id.as_deref(), unit.tokens.output), (Some("s-17"), 4));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Call<'a> {
     pub(crate) claim: &'a Claim,
     pub(crate) prompt: &'a str,

@@ -150,13 +150,15 @@ impl WorkPoolBuilder {
         self
     }
 
-    /// Called when a unit is FAILED for good, which the database says by then (nothing).
+    /// Called when a unit is FAILED for good, which the database says by then (nothing). It runs on the worker's thread, or on
+    /// one of the pool's own if no worker had the unit, such as when it waited too long.
     pub fn on_unit_failed(mut self, callback: impl Fn(&WorkUnit, &Failure) + Send + Sync + 'static) -> Self {
         self.callbacks.failed = Some(Box::new(callback));
         self
     }
 
-    /// Called when a unit is CANCELLED, which the database says by then (nothing).
+    /// Called when a unit is CANCELLED, which the database says by then (nothing). It runs on the worker's thread, or on
+    /// one of the pool's own if the unit was waiting.
     pub fn on_unit_cancelled(mut self, callback: impl Fn(&WorkUnit) + Send + Sync + 'static) -> Self {
         self.callbacks.cancelled = Some(Box::new(callback));
         self

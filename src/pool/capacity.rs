@@ -244,7 +244,25 @@ mod tests {
     }
 
     #[test]
+    fn an_entry_that_no_longer_counts_is_looked_at_once() {
+        // 000-F19, 000-F20, 000-F21
+        let mut capacity = Capacity::new(1_000);
+        let workers: Vec<_> = (0..1_000).map(|_| worker_of(capacity.take())).collect();
+        for &worker in &workers {
+            capacity.settle(worker, false);
+        }
+        for &worker in &workers[..999] {
+            capacity.publish(worker, None);
+        }
+        assert_eq!(capacity.take(), Some(Taken::Idle(workers[999])));
+        assert!(capacity.idle.is_empty(), "what was skipped is gone");
+        capacity.max_workers = 1;
+        assert_eq!(capacity.take(), None);
+    }
+
+    #[test]
     fn there_are_never_more_workers_than_places() {
+        // 004-F42
         let mut capacity = Capacity::new(4);
         let thread = std::thread::current().id();
         capacity.add_permit();
@@ -262,6 +280,7 @@ mod tests {
 
     #[test]
     fn a_worker_too_many_retires_when_it_is_done() {
+        // 000-F32
         let mut capacity = Capacity::new(2);
         let (first, second) = (worker_of(capacity.take()), worker_of(capacity.take()));
         assert!(capacity.set_max_workers(1).is_empty());

@@ -134,7 +134,7 @@ pub enum WaitError {
     Stopped,
     /// The pool stopped before the unit ended. It is PENDING, and goes on when it is submitted again.
     LeftPending,
-    /// This pool lost the unit: somebody else may be working on it.
+    /// This pool has lost the unit: somebody else may be working on it. What becomes of it will be in the repository.
     Lost,
     /// The unit's attempt ended, but that could not be stored. The pool goes on trying for as long as it lives; after that
     /// the unit can be executed again.

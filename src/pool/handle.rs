@@ -19,6 +19,25 @@ use crate::repository::{By, CancelAnswer, Repository};
 use crate::unit::{NewUnit, WorkUnit};
 
 /// A unit that was submitted: to wait for, to follow, to cancel. Dropping it changes nothing.
+///
+/// ```
+/// use workcrew::{Call, Message, NewUnit, UnitStatus, WorkPool, WorkResult};
+/// # use workcrew::{MemoryRepository, NewJob, Repository};
+/// # let repository = MemoryRepository::new();
+/// # let job = repository.create_job(&NewJob::named("a job"))?;
+/// let executor = |call: &Call<'_>| {
+///     call.message(Message::assistant("It is Paris."));
+///     Ok(WorkResult::text("Paris"))
+/// };
+/// let pool = WorkPool::builder(job.id, executor, repository).start()?;
+/// let handle = pool.submit_work_unit(NewUnit::new("france"), "What is the capital of France?")?;
+/// for said in handle.messages() {
+///     assert_eq!(said?.message.text(), "It is Paris.");
+/// }
+/// let unit = handle.wait()?;
+/// assert_eq!((unit.status, unit.output.as_deref()), (UnitStatus::Completed, Some("Paris")));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct UnitHandle {
     unit: Arc<OpenUnit>,
@@ -54,7 +73,8 @@ impl UnitHandle {
     /// # Errors
     ///
     /// [`LeftPending`](WaitError::LeftPending) if the pool stopped first, [`Lost`](WaitError::Lost) if the unit was lost to
-    /// somebody else, [`Unrecorded`](WaitError::Unrecorded) if its end could not be stored, [`WouldDeadlock`](WaitError::WouldDeadlock) on a thread of the pool.
+    /// somebody else, [`Unrecorded`](WaitError::Unrecorded) if its end could not be stored,
+    /// [`WouldDeadlock`](WaitError::WouldDeadlock) on a thread of the pool.
     pub fn wait(&self) -> Result<WorkUnit, WaitError> {
         self.wait_until(None)
     }
@@ -111,6 +131,19 @@ impl UnitHandle {
 }
 
 /// A place for one unit, as a value. Dropped, it is free again.
+///
+/// ```
+/// use workcrew::{Call, NewUnit, WorkPool, WorkResult};
+/// # use workcrew::{MemoryRepository, NewJob, Repository};
+/// # let repository = MemoryRepository::new();
+/// # let job = repository.create_job(&NewJob::named("a job"))?;
+/// let pool = WorkPool::builder(job.id, |_: &Call<'_>| Ok(WorkResult::empty()), repository).max_workers(1).start()?;
+/// let permit = pool.acquire_slot()?;
+/// assert!(pool.submit_work_unit(NewUnit::new("other"), "go").unwrap_err().is_at_capacity());
+/// let handle = std::thread::spawn(move || permit.submit(NewUnit::new("mine"), "go")).join().unwrap()?;
+/// handle.wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct SlotPermit {
     core: Arc<Core>,
@@ -143,6 +176,21 @@ impl Drop for SlotPermit {
 }
 
 /// A pool that may be gone, for callbacks and executors: it does not keep the pool alive.
+///
+/// ```
+/// use workcrew::{Call, ExecuteError, NewUnit, Stop, WorkPool, WorkResult};
+/// # use workcrew::{MemoryRepository, NewJob, Repository};
+/// # let repository = MemoryRepository::new();
+/// # let job = repository.create_job(&NewJob::named("a job"))?;
+/// let executor = |_: &Call<'_>| Err::<WorkResult, _>(ExecuteError::give_up("the key is wrong"));
+/// let builder = WorkPool::builder(job.id, executor, repository);
+/// let handle = builder.handle();
+/// // One failure is enough: nothing more is begun.
+/// let pool = builder.on_unit_failed(move |_, _| handle.stop(Stop::Drain)).start()?;
+/// pool.submit_work_unit(NewUnit::new("a"), "go")?.wait()?;
+/// assert!(!pool.wait_for_available_slot());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct PoolHandle(Arc<OnceLock<Weak<Core>>>);
 

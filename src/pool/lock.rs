@@ -149,6 +149,7 @@ mod tests {
     #[test]
     #[cfg(debug_assertions)]
     fn only_the_ready_lock_is_taken_under_another_and_only_under_a_workers() {
+        // 000-F3, 000-F11, 000-F12, 000-F36, 004-F48
         for (i, first) in locks().iter().enumerate() {
             for (j, second) in locks().iter().enumerate() {
                 assert_eq!(is_allowed(first, second), (i, j) == (1, 2), "{i} then {j}");
@@ -160,6 +161,7 @@ mod tests {
     #[test]
     #[cfg(debug_assertions)]
     fn calling_out_or_sleeping_under_a_lock_is_noticed() {
+        // 000-F3, 004-F48
         let [registry, worker, ready] = locks();
         let held = registry.lock();
         assert!(catch_unwind(assert_none_held).is_err());

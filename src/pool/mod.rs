@@ -23,7 +23,7 @@
 //!
 //! # Locks
 //!
-//! Three, in the order and with the rules that `lock` tells.
+//! Three, in the order and with the rules that `lock` tells. The names in this page are those of the files beside it.
 
 mod builder;
 mod capacity;

@@ -16,6 +16,25 @@ use crate::unit::{UnitId, UnitStatus, WorkUnit};
 use crate::worker::WorkerId;
 
 /// Something that happened in a pool.
+///
+/// ```
+/// use std::sync::mpsc;
+/// use workcrew::{Call, Event, MemoryRepository, NewJob, NewUnit, Repository, WorkPool, WorkResult};
+///
+/// let (send, events) = mpsc::channel();
+/// let repository = MemoryRepository::new();
+/// let job = repository.create_job(&NewJob::named("greetings"))?;
+/// let pool = WorkPool::builder(job.id, |_: &Call<'_>| Ok(WorkResult::text("hello")), repository)
+///     .observer(move |event: &Event<'_>| {
+///         if let Event::AttemptEnded { unit_id, status, .. } = event {
+///             send.send(format!("{unit_id}: {status}")).unwrap();
+///         }
+///     })
+///     .start()?;
+/// pool.submit_work_unit(NewUnit::new("ada"), "Greet Ada.")?;
+/// assert_eq!(events.recv()?, "ada: COMPLETED");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
@@ -65,7 +84,7 @@ pub enum Event<'a> {
         /// Whether it goes on.
         is_replaced: bool,
     },
-    /// The pool starts nothing for a while.
+    /// An executor has held the pool: it starts nothing for a while.
     Held {
         /// Why.
         reason: &'a str,
@@ -74,9 +93,25 @@ pub enum Event<'a> {
     },
 }
 
-/// Sees everything that happens in a pool, on the thread on which it happens. A closure is an observer.
+/// Sees what happens in a pool, event by event, on the thread on which it happens. A closure is an observer.
 ///
 /// It should return soon: the worker waits for it.
+///
+/// ```
+/// use std::sync::atomic::{AtomicU32, Ordering};
+/// use workcrew::{Event, Observer, Outcome};
+///
+/// #[derive(Default)]
+/// struct Failures(AtomicU32);
+///
+/// impl Observer for Failures {
+///     fn on_event(&self, event: &Event<'_>) {
+///         if let Event::AttemptEnded { outcome: Outcome::Failed, .. } = event {
+///             self.0.fetch_add(1, Ordering::Relaxed);
+///         }
+///     }
+/// }
+/// ```
 pub trait Observer: Send + Sync + 'static {
     /// Called for each event.
     fn on_event(&self, event: &Event<'_>);

@@ -345,3 +345,81 @@ impl Registry {
         cells
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    fn cell(number: u64) -> Arc<WorkerCell> {
+        Arc::new(WorkerCell::new(WorkerNumber(number), Inbox::new()))
+    }
+
+    /// Whether a call comes back, on a thread of its own, while this one holds a lock.
+    fn comes_back(call: impl FnOnce() + Send + 'static) -> bool {
+        let (tell, told) = mpsc::channel();
+        thread::spawn(move || {
+            call();
+            tell.send(())
+        });
+        told.recv_timeout(Duration::from_secs(20)).is_ok()
+    }
+
+    #[test]
+    fn a_snapshot_is_in_order_and_outlives_what_it_shows() {
+        // 000-F1, 000-F2, 000-F5, 000-F8
+        let registry = Registry::new();
+        for number in [2, 3, 1] {
+            registry.add(cell(number));
+        }
+        let snapshot = registry.snapshot();
+        registry.remove(WorkerNumber(2));
+        assert!(registry.get(WorkerNumber(2)).is_none() && registry.get(WorkerNumber(3)).is_some());
+        let ids: Vec<String> = snapshot.iter().map(|cell| cell.view().id.to_string()).collect();
+        assert_eq!(ids, ["w1", "w2", "w3"]);
+        assert_eq!(registry.snapshot().len(), 2);
+    }
+
+    #[test]
+    fn what_a_worker_does_is_under_its_own_lock_alone() {
+        // 000-F4, 000-F9, 000-F10
+        let registry = Registry::new();
+        let (first, second) = (cell(1), cell(2));
+        let change = |cell: &Arc<WorkerCell>| {
+            let (cell, ready) = (Arc::clone(cell), Ready::new(2));
+            move || {
+                cell.settle(&ready, false);
+                assert!(cell.reserve());
+                assert_eq!(cell.view().status, WorkerStatus::Busy);
+            }
+        };
+        let held = registry.0.lock();
+        assert!(comes_back(change(&first)), "the registry is not needed");
+        drop(held);
+        let held = first.state.lock();
+        assert!(comes_back(change(&second)), "nor is another worker");
+        drop(held);
+    }
+
+    #[test]
+    fn of_many_who_want_a_worker_one_gets_it_and_only_while_it_is_ready() {
+        // 000-F14, 000-F17, 000-F18, 000-F19
+        let (ready, cell) = (Ready::new(1), cell(1));
+        assert!(!cell.reserve(), "it begins with a unit on its way");
+        for _ in 0..100 {
+            assert_eq!(cell.settle(&ready, false), Load::Idle);
+            let reserved = thread::scope(|threads| {
+                let reserving: Vec<_> = (0..4).map(|_| threads.spawn(|| cell.reserve())).collect();
+                reserving.into_iter().map(|thread| thread.join().unwrap()).filter(|&got| got).count()
+            });
+            assert_eq!(reserved, 1);
+        }
+        assert_eq!(cell.settle(&ready, true), Load::Retiring);
+        assert!(!cell.reserve(), "it is on its way out");
+        cell.end(&ready);
+        assert!(!cell.reserve());
+    }
+}

@@ -69,9 +69,19 @@ const INDENT_LIMIT: usize = 64;
 /// Where the text of a prompt comes from.
 ///
 /// ```
-/// use workcrew::Prompt;
+/// use serde_json::json;
+/// use workcrew::{Call, NewJob, NewUnit, Prompt, WorkPool, WorkResult};
+/// # use workcrew::{MemoryRepository, Repository};
+/// # let repository = MemoryRepository::new();
 ///
-/// assert_eq!(Prompt::from("What is 2 + 2?"), Prompt::Text("What is 2 + 2?".to_owned()));
+/// let job = repository.create_job(&NewJob::named("capitals").template("What is the capital of {{ country }}?"))?;
+/// let echo = |call: &Call<'_>| Ok(WorkResult::text(call.prompt()));
+/// let pool = WorkPool::builder(job.id, echo, repository).start()?;
+/// let unit = pool.submit_work_unit(NewUnit::new("peru").payload(json!({ "country": "Peru" })), Prompt::OfUnit)?.wait()?;
+/// assert_eq!(unit.output.as_deref(), Some("What is the capital of Peru?"));
+/// let unit = pool.submit_work_unit(NewUnit::new("sum"), "What is {{ 2 + 2 }}?")?.wait()?;
+/// assert_eq!(unit.output.as_deref(), Some("What is {{ 2 + 2 }}?"), "a text is sent as it is");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

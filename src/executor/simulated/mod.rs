@@ -43,6 +43,21 @@ use crate::money::{Money, Price};
 /// A *share* is a part of all attempts, from 0.0 to 1.0. What is less counts as 0.0, as does what is not a number, and what is
 /// more counts as 1.0. Where the shares add up to more than 1.0, each gets what those before it
 /// leave: failures first, then those that give up, panics, hangs and deaf hangs.
+///
+/// ```
+/// use std::time::Duration;
+/// use workcrew::{NewUnit, Simulated, UnitStatus, WorkPool};
+/// # use workcrew::{MemoryRepository, NewJob, Repository};
+/// # let repository = MemoryRepository::new();
+/// # let job = repository.create_job(&NewJob::named("a job"))?;
+///
+/// let model = Simulated::new().seed(7).latency(Duration::ZERO, Duration::from_millis(5));
+/// let pool = WorkPool::builder(job.id, model, repository).start()?;
+/// let unit = pool.submit_work_unit(NewUnit::new("a"), "Summarise this page.")?.wait()?;
+/// assert_eq!(unit.status, UnitStatus::Completed);
+/// assert!(unit.output.is_some() && unit.tokens.total() > 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Simulated {
     seed: u64,

@@ -10,6 +10,24 @@ use crate::pool::open_unit::OpenUnit;
 use crate::pool::stats::PoolPhase;
 
 /// How a pool is to stop.
+///
+/// ```
+/// use std::time::Duration;
+/// use workcrew::{Call, ExecuteError, NewUnit, Stop, UnitStatus, WaitError, WorkPool, WorkResult};
+/// # use workcrew::{MemoryRepository, NewJob, Repository};
+/// # let repository = MemoryRepository::new();
+/// # let job = repository.create_job(&NewJob::named("a job"))?;
+/// let patient = |call: &Call<'_>| match call.cancel_token().wait_timeout(Duration::from_secs(60)) {
+///     Some(reason) => Err(ExecuteError::retry(format!("{reason:?}"))),
+///     None => Ok(WorkResult::empty()),
+/// };
+/// let pool = WorkPool::builder(job.id, patient, repository).start()?;
+/// let handle = pool.submit_work_unit(NewUnit::new("a"), "go")?;
+/// pool.stop(Stop::Cancel { grace: Duration::from_secs(5) })?;
+/// assert!(matches!(handle.wait(), Err(WaitError::LeftPending)));
+/// assert_eq!(handle.unit()?.status, UnitStatus::Pending);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
     /// Lets running attempts end, for as long as that takes. What waits stays PENDING.

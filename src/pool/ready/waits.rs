@@ -9,6 +9,19 @@ use crate::pool::stats::PoolPhase;
 use crate::pool::timers::Alarm;
 
 /// How a wait for completion ended.
+///
+/// ```
+/// use workcrew::{Call, Completion, ExecuteError, NewUnit, WorkPool, WorkResult};
+/// # use workcrew::{MemoryRepository, NewJob, Repository};
+/// # let repository = MemoryRepository::new();
+/// # let job = repository.create_job(&NewJob::named("a job"))?;
+/// let executor = |_: &Call<'_>| Err::<WorkResult, _>(ExecuteError::hold("the key is wrong").kind("key"));
+/// let pool = WorkPool::builder(job.id, executor, repository).start()?;
+/// assert_eq!(pool.wait_for_completion(), Completion::Done);
+/// pool.submit_work_unit(NewUnit::new("a"), "go")?;
+/// assert_eq!(pool.wait_for_completion(), Completion::Blocked("key: the key is wrong".to_owned()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Completion {

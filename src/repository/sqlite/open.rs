@@ -364,8 +364,7 @@ fn uri(path: &Path, parameters: &str) -> String {
         }
     }
     if !parameters.is_empty() {
-        uri.push('?');
-        uri.push_str(parameters);
+        uri = format!("{uri}?{parameters}");
     }
     uri
 }
@@ -373,7 +372,7 @@ fn uri(path: &Path, parameters: &str) -> String {
 /// Makes a whole database under another name, and gives it its own without replacing anything.
 fn create(path: &Path) -> std::result::Result<(), OpenError> {
     let draft = draft_of(path, std::process::id(), &uuid::Uuid::new_v4().simple().to_string());
-    let made = make_draft(&draft).map_err(|error| OpenError::sqlite(path, error)).and_then(|()| {
+    let made = make_draft(&draft, path).and_then(|()| {
         point("create", Stage::Committed);
         match rename_without_replacing(&draft, path) {
             // Somebody else was faster: theirs will do.
@@ -388,10 +387,14 @@ fn create(path: &Path) -> std::result::Result<(), OpenError> {
     fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(|error| OpenError::failed(path, error))
 }
 
-fn make_draft(draft: &Path) -> rusqlite::Result<()> {
+fn make_draft(draft: &Path, path: &Path) -> std::result::Result<(), OpenError> {
     // Nobody else may read what is going to be in it; the log inherits this.
     let created = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(draft);
-    drop(created.map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?);
+    drop(created.map_err(|error| OpenError::failed(path, error))?);
+    fill_draft(draft).map_err(|error| OpenError::sqlite(path, error))
+}
+
+fn fill_draft(draft: &Path) -> rusqlite::Result<()> {
     let connection = Connection::open_with_flags(draft, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     connection.pragma_update(None, "page_size", PAGE_SIZE_BYTES)?;
     connection.pragma_update(None, "synchronous", "FULL")?;

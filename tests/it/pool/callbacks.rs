@@ -12,11 +12,12 @@ use workcrew::{
     Archive, Completion, Event, ExecuteError, NewUnit, Outcome, Stop, UnitStatus, WaitError, WorkPool, WorkerStatus,
 };
 
+use super::capture::charge;
 use super::{World, next, stage, tells_outcomes, until};
 
 #[test]
 fn the_database_has_the_outcome_before_its_callback_and_the_worker_is_taken_until_after() {
-    // 004-F7, F8, F32, F33, F48, F53, F55, F56; I11
+    // 004-F7, 004-F8, 004-F32, 004-F33, 004-F48, 004-F53, 004-F55, 004-F56, I11
     let world = World::new();
     let (part, stage) = stage();
     let (tell, outcomes) = unbounded();
@@ -54,6 +55,38 @@ fn the_database_has_the_outcome_before_its_callback_and_the_worker_is_taken_unti
     leave.open();
     handle.wait().unwrap();
     assert_eq!(pool.stats().free_slots, 1, "whoever waited finds room");
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
+
+#[test]
+fn callbacks_are_enough_to_keep_the_statistics_of_a_job() {
+    // 004-F54
+    let world = World::new();
+    let (tell, outcomes) = unbounded();
+    let failed = tell.clone();
+    let pool = world
+        .pool(|call: &workcrew::Call<'_>| match call.unit().id.as_str() {
+            id if id.ends_with('7') => Err(ExecuteError::give_up("no")),
+            id if id.ends_with('3') && call.attempt_number() == 1 => Err(ExecuteError::retry("again")),
+            _ => Ok(workcrew::WorkResult::empty().charge(charge(2))),
+        })
+        .on_unit_complete(move |unit, _| tell.send((unit.status, unit.cost)).unwrap())
+        .on_unit_failed(move |unit, _| failed.send((unit.status, unit.cost)).unwrap())
+        .start()
+        .unwrap();
+    for number in 0..40 {
+        assert!(pool.wait_for_available_slot());
+        pool.submit_work_unit(NewUnit::new(number.to_string()), "go").unwrap();
+    }
+    assert_eq!(pool.wait_for_completion(), Completion::Done);
+    let outcomes: Vec<_> = outcomes.try_iter().collect();
+    let told = |status| outcomes.iter().filter(|(ended, _)| *ended == status).count() as u64;
+    let counts = world.repository.counts(world.job).unwrap();
+    assert_eq!((told(UnitStatus::Completed), told(UnitStatus::Failed)), (36, 4));
+    assert_eq!((counts.completed, counts.failed), (36, 4));
+    let cost: workcrew::Cost = outcomes.iter().map(|(_, cost)| *cost).sum();
+    assert_eq!(cost, world.repository.costs(Some(world.job)).unwrap().total());
     pool.stop(Stop::Drain).unwrap();
     world.assert_clean();
 }

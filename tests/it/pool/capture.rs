@@ -22,7 +22,7 @@ pub(super) fn charge(amount: i64) -> Charge {
 
 #[test]
 fn everything_that_an_execution_brings_is_stored() {
-    // 004-F6, F25..F30, F35..F38, F53
+    // 004-F6, 004-F25, 004-F26, 004-F27, 004-F28, 004-F29, 004-F30, 004-F35, 004-F36, 004-F37, 004-F38, 004-F53
     let world = World::new();
     let (part, stage) = stage();
     let (tell, results) = crossbeam_channel::unbounded();
@@ -80,7 +80,7 @@ fn everything_that_an_execution_brings_is_stored() {
 
 #[test]
 fn every_attempt_keeps_its_conversation_cost_and_provenance() {
-    // 004-F28..F30, F38, F39..F41
+    // 004-F28, 004-F29, 004-F30, 004-F38, 004-F39, 004-F40, 004-F41
     let world = World::new();
     let (pool, stage) = world.staged(1);
     let handle = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();

@@ -13,7 +13,7 @@ const KILL_GRACE: Duration = Duration::from_millis(1_500);
 
 #[test]
 fn ten_minutes_are_the_limit_unless_the_pool_or_the_unit_says_otherwise() {
-    // 004-F49, F50, F51
+    // 004-F49, 004-F50, 004-F51
     let world = World::new();
     let (pool, stage) = world.staged(1);
     pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
@@ -211,7 +211,7 @@ impl Drop for Bomb {
 
 #[test]
 fn a_panic_is_a_failed_attempt_and_the_slot_survives() {
-    // 004-F40, F41
+    // 004-F40, 004-F41
     let world = World::new();
     let (part, stage) = stage();
     let (builder, outcomes) = tells_outcomes(world.pool(part).max_workers(1), &world);

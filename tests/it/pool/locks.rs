@@ -33,7 +33,7 @@ fn assert_answers(pool: &WorkPool, world: &World, name: &str) {
 
 #[test]
 fn while_user_code_blocks_everything_else_answers() {
-    // 000-F3, F10, F12, F36; 004-F9, F48
+    // 000-F3, 000-F10, 000-F12, 000-F36, 004-F9, 004-F48
     let world = World::new();
     let gates: [Gate; 5] = std::array::from_fn(|_| Gate::closed());
     let [executor, said, ended, callback, cancelled] = gates.clone();
@@ -113,7 +113,7 @@ fn while_the_storage_blocks_one_submission_everything_else_answers() {
 
 #[test]
 fn numbers_add_up_at_every_moment() {
-    // 000-F5..F8, F34
+    // 000-F5, 000-F6, 000-F7, 000-F8, 000-F34
     let world = World::new();
     let pool = world
         .pool(|call: &workcrew::Call<'_>| match call.attempt_number() {
@@ -132,6 +132,9 @@ fn numbers_add_up_at_every_moment() {
                 assert_eq!(stats.accepted, stats.pending + stats.running + ended, "{stats:?}");
                 assert!(stats.busy_workers + stats.idle_workers <= 3, "{stats:?}");
                 assert!(stats.busy_workers + stats.reserved_slots + stats.free_slots <= 3, "{stats:?}");
+                assert!(pool.busy_count() <= 3);
+                let workers = pool.workers();
+                assert!(workers.len() <= 3 && workers.is_sorted_by_key(|worker| worker.id.to_string()), "{workers:?}");
                 thread::yield_now();
             }
         });
@@ -142,6 +145,7 @@ fn numbers_add_up_at_every_moment() {
         pool.wait_for_completion();
         is_over.store(true, std::sync::atomic::Ordering::SeqCst);
     });
+    assert!(pool.all_idle() && pool.busy_count() == 0);
     assert_eq!(pool.stop(Stop::Drain).unwrap().stats.completed, 60);
     world.assert_clean();
 }

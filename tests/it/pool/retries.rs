@@ -9,7 +9,7 @@ use super::{World, next, stage, tells_attempts, tells_outcomes, until};
 
 #[test]
 fn four_executions_are_all_there_are_and_only_the_last_failure_is_called_back() {
-    // 004-F52, F55
+    // 004-F52, 004-F55
     let world = World::new();
     let (part, stage) = stage();
     let (builder, outcomes) = tells_outcomes(world.pool(part), &world);

@@ -53,7 +53,7 @@ fn raised_it_lets_those_in_who_wait() {
 
 #[test]
 fn lowered_it_ends_idle_workers_now_and_busy_ones_when_they_are_done() {
-    // 000-F28, F29, F32
+    // 000-F28, 000-F29, 000-F32
     let world = World::new();
     let (pool, stage) = world.staged(4);
     for id in ["a", "b", "c", "d"] {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use workcrew::{RetryPolicy, StartError, Stop, WorkPool, WorkPoolBuilder};
+use workcrew::{ExecuteError, NewUnit, RetryPolicy, StartError, Stop, UnitStatus, WorkPool, WorkPoolBuilder};
 
 use super::{World, stage};
 
@@ -43,10 +43,41 @@ fn bad_settings_are_refused_with_the_reason() {
 
 #[test]
 fn four_workers_and_what_else_is_the_default() {
-    // 004-F13..F15
+    // 004-F13, 004-F49
     let world = World::new();
     let (part, _stage) = stage();
-    let pool = world.pool(part).build().unwrap();
+    let builder = WorkPool::builder(world.job, part, world.repository.clone());
+    let settings = format!("{builder:?}");
+    for default in [
+        "timeout: 600s",
+        "retry: RetryPolicy { base: 1s, limit: 60s, is_jittered: true }",
+        "lease: 60s",
+        "heartbeat: 15s",
+        "kill_grace: 1.5s",
+        "shutdown_grace: 10s",
+        "reservation: 30s",
+        "max_abandoned: None",
+        "conversation_limit_bytes: 268435456",
+        "label: \"workcrew\"",
+    ] {
+        assert!(settings.contains(default), "{default}: {settings}");
+    }
+    let pool = builder.build().unwrap();
     assert_eq!(pool.stats().max_workers, 4);
     pool.stop(Stop::Drain).unwrap();
+}
+
+#[test]
+fn callbacks_are_not_needed() {
+    // 004-F14, 004-F15
+    let world = World::new();
+    let (pool, stage) = world.staged(1);
+    let good = pool.submit_work_unit(NewUnit::new("good"), "go").unwrap();
+    stage.next().succeed("done");
+    assert_eq!(good.wait().unwrap().status, UnitStatus::Completed);
+    let bad = pool.submit_work_unit(NewUnit::new("bad"), "go").unwrap();
+    stage.next().fail(ExecuteError::give_up("no"));
+    assert_eq!(bad.wait().unwrap().status, UnitStatus::Failed);
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
 }

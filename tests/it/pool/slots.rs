@@ -16,7 +16,7 @@ use super::{World, next, stage, until};
 
 #[test]
 fn the_submit_loop_never_finds_the_pool_full_though_units_are_tried_again() {
-    // 004-F22, F42, F43
+    // 004-F22, 004-F42, 004-F43
     for submitters in [1, 8] {
         const UNITS: usize = 160;
         let world = World::new();
@@ -141,7 +141,7 @@ fn a_permit_that_comes_to_nothing_gives_its_place_back() {
 
 #[test]
 fn the_worker_that_was_idle_longest_gets_the_next_unit() {
-    // 000-F13..F16, F26
+    // 000-F13, 000-F14, 000-F15, 000-F16, 000-F26
     let world = World::new();
     let (pool, stage) = world.staged(2);
     let worker_of = |id: &str| world.attempts(id)[0].worker_id.to_string();

@@ -17,7 +17,7 @@ use super::{World, next, stage, tells_outcomes, until};
 
 #[test]
 fn draining_lets_what_runs_end_and_leaves_what_waits() {
-    // 004-F46, F47
+    // 004-F46, 004-F47
     let world = World::new();
     let (part, stage) = stage();
     let builder = world.pool(part).max_workers(3).retry(RetryPolicy::fixed(Duration::from_secs(60)));

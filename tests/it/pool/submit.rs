@@ -10,7 +10,9 @@ use super::{World, next, stage, tells_outcomes};
 
 #[test]
 fn a_unit_is_stored_executed_and_told_of() {
-    // 004-F1..F8, F10..F12, F17..F21, F23..F25, F31..F33, F44, F45, F47
+    // 004-F1, 004-F2, 004-F3, 004-F4, 004-F5, 004-F6, 004-F7, 004-F8, 004-F10, 004-F11, 004-F12, 004-F17,
+    // 004-F18, 004-F19, 004-F20, 004-F21, 004-F23, 004-F24, 004-F25, 004-F31, 004-F32, 004-F33, 004-F44,
+    // 004-F45, 004-F47
     let world = World::new();
     let (part, stage) = stage();
     let (builder, outcomes) = tells_outcomes(world.pool(part), &world);
@@ -46,7 +48,7 @@ fn a_unit_is_stored_executed_and_told_of() {
 
 #[test]
 fn a_bare_submit_at_capacity_gives_the_unit_back_and_stores_nothing() {
-    // 004-F16, F42
+    // 004-F16, 004-F42
     let world = World::new();
     let (pool, stage) = world.staged(2);
     for id in ["a", "b"] {
@@ -70,7 +72,7 @@ fn a_bare_submit_at_capacity_gives_the_unit_back_and_stores_nothing() {
 
 #[test]
 fn a_prompt_reaches_the_executor_byte_for_byte() {
-    // 004-F24, F34
+    // 004-F24, 004-F34
     let world = World::new();
     let (pool, stage) = world.staged(1);
     let prompts =
@@ -93,7 +95,7 @@ fn a_prompt_reaches_the_executor_byte_for_byte() {
 
 #[test]
 fn a_template_is_rendered_and_what_was_sent_is_stored() {
-    // 004-F27, F34
+    // 004-F27, 004-F34
     let world = World::with_job(&NewJob::named("translating").template("Translate {{ word }}: {\"a\": 1}"));
     let (pool, stage) = world.staged(1);
     let own = NewUnit::new("own").template("Say {{ payload.word }}").payload(json!({ "word": "no" }));
@@ -118,7 +120,7 @@ fn a_template_is_rendered_and_what_was_sent_is_stored() {
 
 #[test]
 fn a_template_with_a_hole_fails_the_unit_and_costs_nothing() {
-    // 004-F39, F40
+    // 004-F39, 004-F40
     let world = World::new();
     let (part, stage) = stage();
     let (builder, outcomes) = tells_outcomes(world.pool(part), &world);
