@@ -63,10 +63,7 @@ fn claim_due(core: &Arc<Core>) -> bool {
             for cell in cells {
                 slot::give_back_after(core, &cell, &error);
             }
-            let until_ms = core.in_ms(PAUSE_AFTER_FAILURE);
-            for (key, _) in core.ready.due() {
-                core.ready.wait_again(key, until_ms);
-            }
+            put_off(core);
         }
     }
     true
@@ -75,7 +72,22 @@ fn claim_due(core: &Arc<Core>) -> bool {
 /// A place and a worker for each unit that is due, as far as there are any.
 fn workers_for_due(core: &Arc<Core>) -> Vec<Arc<WorkerCell>> {
     let start = |taken| core.worker_for(taken).inspect_err(|error| log::error!("no thread for a worker: {error}")).ok();
-    core.ready.take_for_due().into_iter().filter_map(start).collect()
+    let places = core.ready.take_for_due();
+    let has_places = !places.is_empty();
+    let cells: Vec<_> = places.into_iter().filter_map(start).collect();
+    if has_places && cells.is_empty() {
+        // A system without threads will not have one at once.
+        put_off(core);
+    }
+    cells
+}
+
+/// What is due waits for a while.
+fn put_off(core: &Core) {
+    let until_ms = core.in_ms(PAUSE_AFTER_FAILURE);
+    for (key, _) in core.ready.due() {
+        core.ready.wait_again(key, until_ms);
+    }
 }
 
 /// Each claim goes to the worker that it was made for; workers without one are free again.

@@ -55,6 +55,7 @@ pub(super) fn close(core: &Core, cell: &WorkerCell, closer: Closer, execution: &
         How::Release { after, reason } => give_back(core, execution, *after, reason, &captured),
         How::Lost => Err(RepositoryError::stale(&execution.claim.lease)),
     };
+    cell.note_stored(execution);
     let back = execution.closed();
     if let Some(Some(late)) = &back {
         store_late(core, execution, late);

@@ -12,7 +12,8 @@ use super::core::Core;
 use super::observe::Event;
 use super::open_unit::{OpenUnit, Said};
 use crate::attempt::{AttemptReport, Process, Progress};
-use crate::conversation::{Message, Part};
+use crate::chain::Hash;
+use crate::conversation::{Message, Part, Truncation};
 use crate::error::RepositoryError;
 use crate::executor::{CancelReason, CancelToken, Recorder, WorkResult};
 use crate::lease::Claim;
@@ -50,6 +51,13 @@ struct Told {
     partial_at_ms: Option<i64>,
     session_id: Option<String>,
     charges: BTreeMap<String, Charge>,
+}
+
+impl Told {
+    fn lose_unsent(&mut self) {
+        self.lost = self.lost.saturating_add(u32::try_from(self.unsent.len()).unwrap_or(u32::MAX));
+        self.unsent.clear();
+    }
 }
 
 /// What an executor reports after its attempt was taken from it.
@@ -104,8 +112,7 @@ impl Execution {
         {
             log::debug!("unit {}: the last words were not stored: {error}", self.claim.unit.id);
         }
-        told.lost += u32::try_from(told.unsent.len()).unwrap_or(u32::MAX);
-        told.unsent.clear();
+        told.lose_unsent();
         let mut charges = told.charges.clone();
         charges.extend(result.charges.iter().map(|charge| (charge.model.clone(), charge.clone())));
         Captured {
@@ -136,7 +143,12 @@ impl Execution {
     }
 
     /// Hands everything unsent to the repository. What it refuses is lost; what it cannot take now waits for the next time.
+    ///
+    /// Behind a message that was lost nothing is stored: what is stored is the beginning of what was said.
     fn store_unsent(&self, core: &Core, told: &mut Told) {
+        if told.lost > 0 {
+            told.lose_unsent();
+        }
         if told.unsent.is_empty() {
             return;
         }
@@ -151,12 +163,33 @@ impl Execution {
                 told.unsent.clear();
                 self.cancel.cancel(CancelReason::LeaseLost);
             }
-            Err(error) if error.is_rejection() || told.unsent.len() >= UNSENT_LIMIT => {
+            Err(error) if error.is_rejection() => {
+                log::warn!("unit {}: a message cannot be stored as it is: {error}", self.claim.unit.id);
+                self.store_one_by_one(core, told);
+            }
+            Err(error) if told.unsent.len() >= UNSENT_LIMIT => {
                 log::warn!("unit {}: {count} messages were not stored: {error}", self.claim.unit.id);
-                told.lost += count;
-                told.unsent.clear();
+                told.lose_unsent();
             }
             Err(error) => log::debug!("unit {}: messages wait for the storage: {error}", self.claim.unit.id),
+        }
+    }
+
+    /// Stores what can be stored. Of a message that cannot, it is kept that it was there, and how long it was.
+    fn store_one_by_one(&self, core: &Core, told: &mut Told) {
+        for message in std::mem::take(&mut told.unsent) {
+            let instead = cut_off(&message);
+            let stored = [message, instead].into_iter().find(|message| {
+                let append = |message| core.repository().append(&self.claim.lease, told.stored, message);
+                told.lost == 0 && append(std::slice::from_ref(message)).is_ok()
+            });
+            match stored {
+                Some(message) => {
+                    told.stored += 1;
+                    self.pass_on(told.stored - 1, vec![message]);
+                }
+                None => told.lost += 1,
+            }
         }
     }
 
@@ -257,6 +290,15 @@ impl Recorder for Recording<'_> {
             log::warn!("unit {}: a checkpoint was not stored: {error}", self.execution.claim.unit.id);
         }
     }
+}
+
+/// What is kept of a message that cannot be stored.
+fn cut_off(message: &Message) -> Message {
+    let hash = match &message.raw {
+        Some(raw) => Hash::of(raw.as_bytes()),
+        None => Hash::of(message.text().as_bytes()),
+    };
+    Message::new(message.role).truncated_from(Truncation { total_bytes: weight_bytes(message), hash })
 }
 
 /// About how much a message takes up.

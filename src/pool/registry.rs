@@ -54,6 +54,8 @@ struct Current {
     alarm_ms: Option<i64>,
     /// Whether it has been brought to its end, and only its thread is still to come back.
     is_closed: bool,
+    /// Whether its end is stored, or cannot be.
+    is_stored: bool,
 }
 
 /// How a thread comes back from an executor.
@@ -65,6 +67,14 @@ pub(super) enum Return {
     Late,
     /// Somebody else does that, and another thread has taken its place.
     Replaced,
+}
+
+/// Who is not left behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spare {
+    /// Whoever is storing how its attempt ended: that was paid for.
+    WhoStores,
+    Nobody,
 }
 
 /// What became of an attempt to leave a thread behind.
@@ -124,8 +134,13 @@ impl WorkerCell {
         if state.status != WorkerStatus::Busy || state.current.is_some() {
             return Err(execution);
         }
-        let current =
-            Current { execution: Arc::clone(&execution), stage: Stage::Executing, alarm_ms: None, is_closed: false };
+        let current = Current {
+            execution: Arc::clone(&execution),
+            stage: Stage::Executing,
+            alarm_ms: None,
+            is_closed: false,
+            is_stored: false,
+        };
         if !state.inbox.put(Task::Run(Arc::clone(&execution))) {
             return Err(execution);
         }
@@ -239,13 +254,16 @@ impl WorkerCell {
 
     /// The pool stops without waiting any longer: if its thread has not come back it is left behind. Returns what it executed,
     /// unless somebody is bringing that to its end; `None` if it has nothing in hand.
-    pub(super) fn leave_behind(&self, ready: &Ready) -> Option<Option<Arc<Execution>>> {
+    pub(super) fn leave_behind(&self, ready: &Ready, spare: Spare) -> Option<Option<Arc<Execution>>> {
         let mut state = self.state.lock();
         if state.status != WorkerStatus::Busy {
             return None;
         }
         let current = state.current.as_mut()?;
         let is_open = current.stage != Stage::Closing;
+        if spare == Spare::WhoStores && !is_open && !current.is_stored {
+            return None;
+        }
         current.stage = Stage::Closing;
         let execution = is_open.then(|| Arc::clone(&current.execution));
         // From now on its thread has no part in it, also if it returns before the worker has ended.
@@ -256,6 +274,13 @@ impl WorkerCell {
         state.inbox.put(Task::Quit);
         ready.abandon();
         Some(execution)
+    }
+
+    /// The end of its attempt is stored, or cannot be.
+    pub(super) fn note_stored(&self, execution: &Execution) {
+        if let Some(current) = self.state.lock().current_of(execution) {
+            current.is_stored = true;
+        }
     }
 
     /// The attempt of its stuck thread has been brought to its end.

@@ -9,7 +9,7 @@ use super::capacity::WorkerNumber;
 use super::core::Core;
 use super::execution::Execution;
 use super::ledger::Left;
-use super::registry::WorkerCell;
+use super::registry::{Spare, WorkerCell};
 use super::timers::Alarm;
 use super::{panics, slot};
 use crate::executor::CancelReason;
@@ -54,7 +54,7 @@ fn ring(core: &Arc<Core>, alarm: Alarm, stopping: &mut Stopping) {
         Alarm::Reservation(number) => core.ready.lapse(number),
         Alarm::Retry(unit) => core.ready.fall_due(unit, core.now_ms()),
         Alarm::HoldEnds => core.ready.resume(Some(core.now_ms())),
-        Alarm::StopGrace => stopping.leave_behind(core),
+        Alarm::StopGrace => stopping.time_is_up(core),
     }
 }
 
@@ -81,6 +81,8 @@ struct Stopping {
     /// When the grace ends that was given last.
     grace_ms: Option<i64>,
     is_grace_over: bool,
+    /// Whether even those are not waited for any more who are storing how their attempts ended.
+    is_patience_over: bool,
 }
 
 impl Stopping {
@@ -95,7 +97,7 @@ impl Stopping {
         }
         // Their attempts have ended, and nobody knows when they come back.
         for cell in core.registry.snapshot().iter().filter(|cell| cell.is_stuck()) {
-            leave(core, cell);
+            leave(core, cell, Spare::Nobody);
         }
         if state.busy == 0 || self.is_grace_over {
             slot::retire(core, core.ready.retire_idle());
@@ -119,20 +121,28 @@ impl Stopping {
     }
 
     /// The grace is over: whoever still works is left behind, and its unit given back.
-    fn leave_behind(&mut self, core: &Arc<Core>) {
-        if core.ready.stop_mode().and_then(|mode| mode.grace()).is_none() {
-            return;
-        }
-        self.is_grace_over = true;
+    fn leave_behind(&self, core: &Arc<Core>) {
+        let spare = if self.is_patience_over { Spare::Nobody } else { Spare::WhoStores };
         for cell in core.registry.snapshot() {
-            leave(core, &cell);
+            leave(core, &cell, spare);
         }
+    }
+
+    /// The grace is over, or what follows it for those who are storing.
+    fn time_is_up(&mut self, core: &Arc<Core>) {
+        if self.is_grace_over {
+            self.is_patience_over = true;
+        } else {
+            self.is_grace_over = true;
+            core.ready.set_alarm(core.in_ms(core.settings.kill_grace), Alarm::StopGrace);
+        }
+        self.leave_behind(core);
     }
 }
 
 /// Ends a worker whose thread has not come back, and gives back what it executes.
-fn leave(core: &Core, cell: &WorkerCell) {
-    let Some(execution) = cell.leave_behind(&core.ready) else { return };
+fn leave(core: &Core, cell: &WorkerCell, spare: Spare) {
+    let Some(execution) = cell.leave_behind(&core.ready, spare) else { return };
     slot::end(core, cell);
     if let Some(execution) = execution {
         log::warn!("unit {}: its executor did not stop, the thread is left behind", execution.claim.unit.id);

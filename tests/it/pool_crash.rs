@@ -10,7 +10,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, getpid, kill_process};
@@ -99,7 +99,9 @@ fn execute(call: &Call<'_>) -> Result<WorkResult, ExecuteError> {
         drop(cat.stdin.take());
         cat.wait().unwrap();
     }
-    call.cancel_token().wait_timeout(Duration::from_millis(number as u64 % 4));
+    let pause =
+        if number == LAST_BEFORE_STOP && IS_GIVEN_BACK.load(Ordering::SeqCst) { LONG } else { (number % 4) as u64 };
+    call.cancel_token().wait_timeout(Duration::from_millis(pause));
     if let Some(reason) = call.cancel_reason() {
         return Err(ExecuteError::retry(format!("{reason:?}")));
     }
@@ -110,9 +112,15 @@ fn execute(call: &Call<'_>) -> Result<WorkResult, ExecuteError> {
     }
 }
 
+/// The last unit that is submitted before a pool stops. If it is to be given back, it waits for that.
+const LAST_BEFORE_STOP: usize = 39;
+const LONG: u64 = 60_000;
+static IS_GIVEN_BACK: AtomicBool = AtomicBool::new(false);
+
 /// The submit loop. With a `stop`, the pool shrinks on the way and stops before the end.
 fn run_batch(stop: Option<Stop>) {
     arm_from_environment();
+    IS_GIVEN_BACK.store(matches!(stop, Some(Stop::Cancel { .. })), Ordering::SeqCst);
     let repository = SqliteOptions::new().busy_timeout(Duration::from_secs(60)).open(children::path()).unwrap();
     let job = repository.create_job(&NewJob::named(JOB)).unwrap().id;
     let (dies_in, callbacks) = (number_from_environment(DIES_IN_CALLBACK), Arc::new(AtomicUsize::new(0)));
@@ -138,7 +146,7 @@ fn run_batch(stop: Option<Stop>) {
         if let Some(stop) = stop {
             match number {
                 20 => pool.set_max_workers(2).unwrap(),
-                40 => {
+                _ if number > LAST_BEFORE_STOP => {
                     say("stopping");
                     pool.stop(stop).unwrap();
                     return say("stopped");

@@ -177,3 +177,27 @@ fn a_conversation_that_grows_too_long_ends_its_unit_and_keeps_what_fits() {
     pool.stop(Stop::Drain).unwrap();
     world.assert_clean();
 }
+
+#[test]
+fn of_a_message_that_cannot_be_stored_it_is_kept_that_it_was_there() {
+    // I9
+    let world = World::new();
+    let (pool, stage) = world.staged(1);
+    let handle = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
+    let call = stage.next();
+    call.act(|call| {
+        let too_deep = (0..300).fold(json!(1), |inner, _| serde_json::Value::Array(vec![inner]));
+        let refused = Message::new(Role::Tool).part(Part::tool_use("t1", "search", too_deep)).raw("as it came");
+        call.messages([Message::assistant("one"), refused, Message::assistant("three")]);
+        call.message(Message::assistant("four"));
+    });
+    call.succeed("done");
+    handle.wait().unwrap();
+    pool.stop(Stop::Drain).unwrap();
+    assert_eq!(world.said("a", 1), ["one", "", "three", "four"]);
+    let stored = world.repository.messages(world.attempt_key("a", 1), 1, 1).unwrap().items;
+    let cut = stored[0].message().unwrap().unwrap();
+    assert_eq!((cut.role, cut.truncated.unwrap().hash), (Role::Tool, Hash::of(b"as it came")));
+    assert_eq!(world.attempts("a")[0].messages_lost, 0);
+    world.assert_clean();
+}

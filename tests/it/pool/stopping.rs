@@ -356,3 +356,27 @@ fn what_is_on_its_way_to_a_worker_when_the_pool_stops_is_given_back() {
     }
     world.assert_clean();
 }
+
+#[test]
+fn an_answer_that_is_being_stored_is_not_lost_to_a_stop() {
+    let world = World::new();
+    let (part, stage) = stage();
+    let (faulty, builder) = world.faulty_pool(part);
+    let pool = builder.max_workers(1).start().unwrap();
+    let gate = Gate::closed();
+    faulty.on(workcrew::testing::Verb::Finish, workcrew::testing::Fault::Gate(gate.clone()));
+    let handle = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
+    stage.next().succeed("paid for");
+    gate.wait_for(1);
+    thread::scope(|threads| {
+        let stopping = threads.spawn(|| pool.stop(Stop::Now).unwrap());
+        until(|| pool.stats().phase == PoolPhase::Draining);
+        // Whoever stops looks once more before it could be let down.
+        pool.stop_timeout(Stop::Now, Duration::from_millis(1)).unwrap();
+        gate.open();
+        assert!(stopping.join().unwrap().is_final);
+    });
+    assert_eq!(handle.wait().unwrap().output.as_deref(), Some("paid for"));
+    assert_eq!((pool.stats().completed, pool.stats().abandoned_threads), (1, 0));
+    world.assert_clean();
+}
