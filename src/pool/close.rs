@@ -12,7 +12,7 @@ use super::ledger::Left;
 use super::observe::Event;
 use super::ready::Stop;
 use super::registry::WorkerCell;
-use super::timers::boot_ms_of;
+use super::timers::{boot_ms_of, due_ms};
 use crate::attempt::{AttemptReport, Ending, Failure, FailureKind, Next, Outcome, Progress};
 use crate::error::RepositoryError;
 use crate::executor::WorkResult;
@@ -45,13 +45,19 @@ pub(super) struct Settled {
 }
 
 /// Stores how an attempt ended, then tells whoever wants to know.
-pub(super) fn close(core: &Core, cell: &WorkerCell, closer: Closer, execution: &Arc<Execution>, end: End) -> Settled {
+pub(super) fn close(
+    core: &Core,
+    cell: &WorkerCell,
+    closer: Closer,
+    execution: &Arc<Execution>,
+    mut end: End,
+) -> Settled {
     if let Some((until, reason)) = &end.hold {
         hold(core, *until, reason);
     }
     let captured = execution.capture(core, &end.result);
-    let closed = match &end.how {
-        How::Finish(ending) => finish(core, execution, report_of(ending.clone(), &end.result, &captured)),
+    let closed = match &mut end.how {
+        How::Finish(ending) => finish(core, execution, ending, report_of(ending.clone(), &end.result, &captured)),
         How::Release { after, reason } => give_back(core, execution, *after, reason, &captured),
         How::Lost => Err(RepositoryError::stale(&execution.claim.lease)),
     };
@@ -84,8 +90,14 @@ fn report_of(ending: Ending, result: &WorkResult, captured: &Captured) -> Attemp
     report
 }
 
-/// Stores the end of an attempt. What the repository refuses to take is stored without, rather than not at all.
-fn finish(core: &Core, execution: &Execution, mut report: AttemptReport) -> Result<Closed, RepositoryError> {
+/// Stores the end of an attempt. What the repository refuses to take is stored without, rather than not at all; then
+/// `ending` becomes another.
+fn finish(
+    core: &Core,
+    execution: &Execution,
+    ending: &mut Ending,
+    mut report: AttemptReport,
+) -> Result<Closed, RepositoryError> {
     let lease = &execution.claim.lease;
     let store = |report: &AttemptReport| patiently(core, &lease.unit_id, || core.repository().finish(lease, report));
     let mut finished = store(&report);
@@ -94,7 +106,8 @@ fn finish(core: &Core, execution: &Execution, mut report: AttemptReport) -> Resu
         let Err(RepositoryError::Invalid(problem)) = &finished else { break };
         log::error!("unit {}: its result cannot be stored: {problem}", lease.unit_id);
         let failure = Failure::new(FailureKind::EXECUTOR, format!("the result cannot be stored: {problem}"));
-        report.ending = Ending::Failed { failure, next: Next::GiveUp };
+        *ending = Ending::Failed { failure, next: Next::GiveUp };
+        report.ending = ending.clone();
         leave_out(&mut report);
         finished = store(&report);
     }
@@ -207,8 +220,7 @@ fn settle(
             cell.report(&core.ready);
         }
     }
-    let now = core.clock.now();
-    let until_ms = (!is_ended).then(|| closed.not_before.map_or(now.boot_ms, |time| boot_ms_of(time, now)));
+    let until_ms = (!is_ended).then(|| due_ms(closed.not_before, core.clock.now()));
     fault::point("callback", Stage::Before);
     tell_ended(core, &cell.id, execution, end, captured, closed);
     if is_ended {

@@ -9,8 +9,8 @@ use workcrew::clock::{Clock, ManualClock, Moment};
 use workcrew::repository::By;
 use workcrew::testing::{Fault, FaultyRepository, Gate, Verb};
 use workcrew::{
-    Archive, Call, Charge, Event, ExecuteError, Executor, JobId, MemoryRepository, NewJob, NewUnit, Repository,
-    RetryPolicy, Stop, Tokens, UnitStatus, WorkPool, WorkPoolBuilder, WorkResult,
+    Archive, Call, Charge, Event, ExecuteError, Executor, JobId, MemoryRepository, NewJob, NewUnit, Outcome,
+    Repository, RetryPolicy, Stop, Tokens, UnitStatus, WorkPool, WorkPoolBuilder, WorkResult,
 };
 
 /// Far longer than anything here takes.
@@ -233,11 +233,18 @@ fn what_was_paid_is_stored_although_the_result_cannot_be() {
         let charge = Charge::unpriced("a model", Tokens { input: 7, ..Tokens::default() });
         Ok(WorkResult::text("out").json(deep).charge(charge))
     };
-    let pool = world.pool(executor).start().unwrap();
+    let (tell, outcomes) = mpsc::channel();
+    let observer = move |event: &Event<'_>| {
+        if let Event::AttemptEnded { outcome, status, .. } = event {
+            tell.send((*outcome, *status)).unwrap();
+        }
+    };
+    let pool = world.pool(executor).observer(observer).start().unwrap();
     let unit = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap().wait_timeout(LONG).unwrap();
     let summed = pool.stats().tokens;
     assert_stops(pool, Stop::Drain);
     assert_eq!(unit.status, UnitStatus::Failed);
+    assert_eq!(outcomes.try_iter().collect::<Vec<_>>(), [(Outcome::Failed, UnitStatus::Failed)]);
     let charges = world.repository.charges(workcrew::AttemptKey { unit: unit.key, number: 1 }).unwrap();
     assert_eq!(charges.iter().map(|charge| charge.tokens.input).sum::<u64>(), summed.input);
     assert_eq!(summed.input, 7);
