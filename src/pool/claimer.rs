@@ -8,7 +8,7 @@ use super::core::Core;
 use super::ledger::Left;
 use super::registry::WorkerCell;
 use super::reporter::Report;
-use super::timers::boot_ms_of;
+use super::timers::due_ms;
 use super::{panics, slot};
 use crate::attempt::AttemptKey;
 use crate::error::RepositoryError;
@@ -37,7 +37,7 @@ fn claim_due(core: &Arc<Core>) -> bool {
     if cells.is_empty() {
         return false;
     }
-    let claimant = core.claimant().starting(core.provenance.clone());
+    let claimant = core.claimant();
     let slots = cells.iter().map(|cell| core.slot_of(cell)).collect();
     let request = ClaimRequest::new(core.job.id, claimant.clone(), Scope::Accepted, slots);
     let claim = || match core.repository().claim(&request) {
@@ -113,9 +113,7 @@ fn look_after_the_rest(core: &Core) {
         match core.repository().unit(core.job.id, unit.id()) {
             Ok(stored) if stored.status == UnitStatus::Pending && stored.accepted_by == Some(core.owner()) => {
                 let now = core.clock.now();
-                let until_ms =
-                    stored.not_before.map_or(now.boot_ms + 1, |time| boot_ms_of(time, now).max(now.boot_ms + 1));
-                core.ready.wait_again(key, until_ms);
+                core.ready.wait_again(key, due_ms(stored.not_before, now).max(now.boot_ms + 1));
             }
             // It runs here: by a submission that is not yet over, or by a claim whose answer was lost.
             Ok(stored) if stored.status.is_leased() && stored.accepted_by == Some(core.owner()) => {

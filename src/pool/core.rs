@@ -19,7 +19,7 @@ use super::ready::Ready;
 use super::registry::{Registry, WorkerCell};
 use super::reporter::Report;
 use super::stats::Summary;
-use super::timers::boot_ms_of;
+use super::timers::due_ms;
 use super::{inside, slot};
 use crate::attempt::{AttemptReport, Provenance};
 use crate::clock::Clock;
@@ -131,8 +131,9 @@ impl Core {
         *self.owner.get().expect("a pool that works has registered")
     }
 
+    /// A fresh claimant, whose units begin as they are claimed.
     pub(super) fn claimant(&self) -> Claimant {
-        Claimant::new(self.owner(), self.settings.lease)
+        Claimant::new(self.owner(), self.settings.lease).starting(self.provenance.clone())
     }
 
     pub(super) fn is_ending(&self) -> bool {
@@ -218,8 +219,7 @@ impl Core {
                 Ok(closed) => {
                     log::info!("unit {}: its end is stored after all: {}", lease.unit_id, closed.status);
                     if closed.status == UnitStatus::Pending {
-                        let now = self.clock.now();
-                        let until_ms = closed.not_before.map_or(now.boot_ms, |time| boot_ms_of(time, now));
+                        let until_ms = due_ms(closed.not_before, self.clock.now());
                         self.ready.take_back(lease.attempt(), lease.unit_id.as_str(), until_ms);
                     }
                 }

@@ -82,10 +82,10 @@ pub(super) enum Spare {
 pub(super) enum Abandoned {
     /// The execution ended in time.
     No,
-    /// The caller has to start another thread in its place, with this number, behind this worker.
-    Replace { generation: u64 },
-    /// There are too many already: the worker is stuck until its executor returns.
-    Stuck,
+    /// The caller has to start another thread in its place, of this generation, to close the attempt.
+    Replace { generation: u64, execution: Arc<Execution> },
+    /// There are too many already: the worker is stuck until its executor returns. Somebody else has to close the attempt.
+    Stuck(Arc<Execution>),
 }
 
 impl WorkerCell {
@@ -174,30 +174,20 @@ impl WorkerCell {
     }
 
     /// Takes an execution from the thread that did not return, if it still has not.
-    pub(super) fn abandon(
-        &self,
-        ready: &Ready,
-        run: u64,
-        limit: Option<usize>,
-        inbox: &Inbox,
-    ) -> (Abandoned, Option<Arc<Execution>>) {
+    pub(super) fn abandon(&self, ready: &Ready, run: u64, limit: Option<usize>, inbox: &Inbox) -> Abandoned {
         let mut state = self.state.lock();
-        let Some(current) = state.current.as_mut().filter(|current| current.execution.run == run) else {
-            return (Abandoned::No, None);
-        };
-        if current.stage == Stage::Closing {
-            return (Abandoned::No, None);
-        }
+        let is_meant = |current: &&mut Current| current.execution.run == run && current.stage != Stage::Closing;
+        let Some(current) = state.current.as_mut().filter(is_meant) else { return Abandoned::No };
         current.stage = Stage::Closing;
         let execution = Arc::clone(&current.execution);
         if !ready.abandon_up_to(limit) {
-            return (Abandoned::Stuck, Some(execution));
+            return Abandoned::Stuck(execution);
         }
         state.generation += 1;
         state.inbox = inbox.clone();
         // Whoever was left behind is joined by nobody.
         state.thread = None;
-        (Abandoned::Replace { generation: state.generation }, Some(execution))
+        Abandoned::Replace { generation: state.generation, execution }
     }
 
     /// A thread has come back from its executor.

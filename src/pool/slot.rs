@@ -38,12 +38,10 @@ pub(super) fn start(core: &Arc<Core>, number: WorkerNumber) -> io::Result<Arc<Wo
 /// Leaves the thread of a worker behind that does not come back from its executor, and lets another one go on in its place.
 pub(super) fn replace(core: &Arc<Core>, cell: &Arc<WorkerCell>, run: u64) {
     let inbox = Inbox::new();
-    let (abandoned, execution) = cell.abandon(&core.ready, run, core.settings.max_abandoned, &inbox);
-    let Some(execution) = execution else { return };
-    match abandoned {
+    match cell.abandon(&core.ready, run, core.settings.max_abandoned, &inbox) {
         Abandoned::No => {}
-        Abandoned::Stuck => close_elsewhere(core, cell, execution),
-        Abandoned::Replace { generation } => {
+        Abandoned::Stuck(execution) => close_elsewhere(core, cell, execution),
+        Abandoned::Replace { generation, execution } => {
             let first = Task::Close(Arc::clone(&execution));
             if let Err(error) = spawn(core, cell, generation, inbox, Some(first)) {
                 log::error!("worker {}: no thread to go on with: {error}", cell.id);
@@ -131,7 +129,7 @@ pub(super) fn end(core: &Core, cell: &WorkerCell) {
 }
 
 /// SHUTTING_DOWN, then TERMINATED. What the worker still holds is given back by that.
-pub(super) fn terminate_row(core: &Core, cell: &WorkerCell) {
+fn terminate_row(core: &Core, cell: &WorkerCell) {
     if !cell.has_row() {
         return;
     }

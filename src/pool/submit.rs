@@ -23,7 +23,7 @@ use super::ledger::Left;
 use super::open_unit::OpenUnit;
 use super::registry::WorkerCell;
 use super::slot;
-use super::timers::boot_ms_of;
+use super::timers::due_ms;
 use crate::attempt::AttemptKey;
 use crate::error::RepositoryError;
 use crate::prompt::Prompt;
@@ -95,8 +95,7 @@ fn submit_to_worker(core: &Arc<Core>, right: Right, unit: &NewUnit) -> Result<Ar
         }
         Ok(Submitted::Waiting(stored)) => {
             slot::give_back(core, &cell);
-            let now = core.clock.now();
-            let until_ms = stored.not_before.map_or(now.boot_ms, |time| boot_ms_of(time, now));
+            let until_ms = due_ms(stored.not_before, core.clock.now());
             Ok(wait_until(core, &stored, stored.attempt_count, until_ms, &open))
         }
         Ok(Submitted::Running(stored)) if is_lost_here(core, &stored) => {
@@ -128,7 +127,7 @@ fn submit_to_worker(core: &Arc<Core>, right: Right, unit: &NewUnit) -> Result<Ar
 
 /// Submits to the repository, and looks again if the answer was lost.
 fn submit_surely(core: &Core, unit: &NewUnit, cell: &WorkerCell) -> Result<Submitted, RepositoryError> {
-    let claimant = core.claimant().starting(core.provenance.clone());
+    let claimant = core.claimant();
     let submit = || core.repository().submit(core.job.id, unit, &claimant, &core.slot_of(cell));
     let answer = match submit() {
         Err(error) if !error.is_rejection() => {

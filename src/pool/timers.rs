@@ -72,6 +72,11 @@ pub(super) fn boot_ms_of(time: DateTime<Utc>, now: Moment) -> i64 {
     now.boot_ms.saturating_add((time - now.wall).num_milliseconds().max(0))
 }
 
+/// When a unit may be claimed that is not to be claimed before a time, if that is set.
+pub(super) fn due_ms(not_before: Option<DateTime<Utc>>, now: Moment) -> i64 {
+    not_before.map_or(now.boot_ms, |time| boot_ms_of(time, now))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -163,7 +163,7 @@ impl Ready {
         }
     }
 
-    /// An execution gets its grace.
+    /// Sets an alarm, and wakes the supervisor if it would come too late.
     pub(super) fn set_alarm(&self, at_ms: i64, alarm: Alarm) {
         self.change(|state, wake| wake.supervisor = state.timers.set(at_ms, alarm));
     }
