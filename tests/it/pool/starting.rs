@@ -6,9 +6,19 @@ use workcrew::repository::Intake;
 use workcrew::testing::{Fault, Gate, Verb};
 use workcrew::{
     Archive, Completion, NewUnit, PoolPhase, Refusal, Repository, RepositoryError, StartError, Stop, UnitStatus,
+    WorkPool,
 };
 
-use super::{World, stage, until};
+use super::{Stage, World, stage, until};
+
+/// A pool that gets no further than the gate when it starts.
+fn held_up(world: &World) -> (WorkPool, Stage, Gate) {
+    let (part, stage) = stage();
+    let (faulty, builder) = world.faulty_pool(part);
+    let gate = Gate::closed();
+    faulty.on(Verb::RegisterOwner, Fault::Gate(gate.clone()));
+    (builder.build().unwrap(), stage, gate)
+}
 
 #[test]
 fn before_it_is_started_a_pool_takes_nothing() {
@@ -38,11 +48,7 @@ fn before_it_is_started_a_pool_takes_nothing() {
 #[test]
 fn while_it_starts_waiting_blocks_and_a_bare_submit_is_refused() {
     let world = World::new();
-    let (part, stage) = stage();
-    let (faulty, builder) = world.faulty_pool(part);
-    let gate = Gate::closed();
-    faulty.on(Verb::RegisterOwner, Fault::Gate(gate.clone()));
-    let pool = builder.build().unwrap();
+    let (pool, stage, gate) = held_up(&world);
     thread::scope(|threads| {
         let starting = threads.spawn(|| pool.start());
         gate.wait_for(1);
@@ -67,11 +73,7 @@ fn while_it_starts_waiting_blocks_and_a_bare_submit_is_refused() {
 #[test]
 fn stopped_while_it_starts_it_never_runs() {
     let world = World::new();
-    let (part, stage) = stage();
-    let (faulty, builder) = world.faulty_pool(part);
-    let gate = Gate::closed();
-    faulty.on(Verb::RegisterOwner, Fault::Gate(gate.clone()));
-    let pool = builder.build().unwrap();
+    let (pool, stage, gate) = held_up(&world);
     thread::scope(|threads| {
         let starting = threads.spawn(|| pool.start());
         gate.wait_for(1);
