@@ -64,8 +64,15 @@ pub struct SubmitError {
 pub enum Refusal {
     /// All workers are busy, or kept for others who wait.
     AtCapacity {
-        /// How many.
+        /// How many have a unit in hand.
+        busy: usize,
+        /// How many there may be.
         max_workers: usize,
+    },
+    /// All workers are busy, and so many units wait in line already that no more may.
+    Saturated {
+        /// How many.
+        max_queue_size: usize,
     },
     /// The pool starts nothing for now, and the caller was promised no place before that.
     Held {
@@ -76,6 +83,8 @@ pub enum Refusal {
     NotReady(PoolPhase),
     /// The pool takes nothing any more.
     Stopped,
+    /// The pool could not be started, for this reason.
+    InitFailed(String),
     /// The same unit was given two prompts.
     TwoPrompts,
     /// There is nothing to send: neither a prompt nor a template.
@@ -92,16 +101,30 @@ impl SubmitError {
     pub fn is_at_capacity(&self) -> bool {
         matches!(self.reason, Refusal::AtCapacity { .. })
     }
+
+    /// Whether there was no room in the queue just now.
+    pub fn is_saturated(&self) -> bool {
+        matches!(self.reason, Refusal::Saturated { .. })
+    }
 }
 
 impl fmt::Display for SubmitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let id = shortened(&self.unit.id);
         match &self.reason {
-            Refusal::AtCapacity { max_workers } => {
-                write!(f, "no capacity for unit `{id}`: {max_workers} of {max_workers} workers busy")
+            Refusal::AtCapacity { busy, max_workers } => {
+                write!(f, "no capacity for unit `{id}`: {busy} of {max_workers} workers busy, no place free")
+            }
+            Refusal::Saturated { max_queue_size } => {
+                write!(f, "no room in line for unit `{id}`: {max_queue_size} wait already")
+            }
+            Refusal::InitFailed(reason) => {
+                write!(f, "unit `{id}` cannot be taken, the pool did not start: {reason}")
             }
             Refusal::Held { reason } => write!(f, "unit `{id}` must wait, the pool is held: {reason}"),
+            Refusal::NotReady(PoolPhase::Initializing) => {
+                write!(f, "unit `{id}` came too early: the pool is initializing, which `await_init_complete` waits for")
+            }
             Refusal::NotReady(phase) => write!(f, "unit `{id}` came too early: the pool is {phase}"),
             Refusal::Stopped => write!(f, "unit `{id}` came too late: the pool has stopped"),
             Refusal::TwoPrompts => write!(f, "unit `{id}` has a prompt and was submitted with another"),
@@ -132,6 +155,8 @@ pub enum WaitError {
     WouldDeadlock,
     /// The pool has stopped, or was never started.
     Stopped,
+    /// The pool could not be started, for this reason.
+    InitFailed(String),
     /// The pool stopped before the unit ended. It is PENDING, and goes on when it is submitted again.
     LeftPending,
     /// This pool has lost the unit: somebody else may be working on it. What becomes of it will be in the repository.
@@ -146,6 +171,7 @@ pub enum WaitError {
 impl fmt::Display for WaitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            WaitError::InitFailed(reason) => return write!(f, "the pool did not start: {reason}"),
             WaitError::TimedOut => "the time was up",
             WaitError::WouldDeadlock => "a thread of the pool would wait for itself",
             WaitError::Stopped => "the pool is not running",

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
 
 use super::open_unit::OpenUnit;
+use super::queue::Queue;
 use crate::money::{Charge, Cost, Tokens};
 use crate::unit::{UnitKey, UnitStatus};
 
@@ -44,11 +45,18 @@ struct Entry {
 struct Submission {
     unit: Arc<OpenUnit>,
     callers: usize,
+    /// Whether it was claimed before whoever stored it could say so here.
+    is_claimed: bool,
 }
 
 /// What the pool has done so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Totals {
+    pub(super) requests: u64,
+    pub(super) queued: u64,
+    pub(super) saturated: u64,
+    pub(super) queue_timeouts: u64,
+    pub(super) errors: u64,
     pub(super) accepted: u64,
     pub(super) completed: u64,
     pub(super) failed: u64,
@@ -62,11 +70,13 @@ pub(super) struct Totals {
 }
 
 /// The units that are open, by their keys, and the sums over all that ever were.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Ledger {
     open: HashMap<UnitKey, Entry>,
     /// Those of the open ones that are due.
     due: BTreeSet<UnitKey>,
+    /// Those of the open ones that wait in line for their first attempt.
+    pub(super) queue: Queue,
     /// Units that have ended and whose callbacks have not. One that was requeued by its callback may be open again too.
     reporting: HashMap<UnitKey, Vec<(Arc<OpenUnit>, Left)>>,
     submitting: HashMap<String, Submission>,
@@ -76,12 +86,24 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
+    pub(super) fn new(max_queue_size: usize) -> Ledger {
+        Ledger {
+            open: HashMap::new(),
+            due: BTreeSet::new(),
+            queue: Queue::new(max_queue_size),
+            reporting: HashMap::new(),
+            submitting: HashMap::new(),
+            watched: HashMap::new(),
+            totals: Totals::default(),
+        }
+    }
+
     /// Begins to submit a unit of this id. All who submit it at the same time share what they will see of it.
     pub(super) fn begin_submission(&mut self, id: &str) -> Arc<OpenUnit> {
         let submission = self
             .submitting
             .entry(id.to_owned())
-            .or_insert_with(|| Submission { unit: Arc::new(OpenUnit::new(id)), callers: 0 });
+            .or_insert_with(|| Submission { unit: Arc::new(OpenUnit::new(id)), callers: 0, is_claimed: false });
         submission.callers += 1;
         Arc::clone(&submission.unit)
     }
@@ -105,6 +127,23 @@ impl Ledger {
     /// What those share who are submitting a unit of this id.
     pub(super) fn submitting(&self, id: &str) -> Option<Arc<OpenUnit>> {
         self.submitting.get(id).map(|submission| Arc::clone(&submission.unit))
+    }
+
+    /// Whether a unit that is being stored was claimed meanwhile. Then it is past waiting, and may have ended.
+    pub(super) fn is_claimed(&self, id: &str) -> bool {
+        self.submitting.get(id).is_some_and(|submission| submission.is_claimed)
+    }
+
+    /// A unit that was claimed here. One that nobody has told of yet is what those who are storing it see.
+    pub(super) fn run_claimed(&mut self, key: UnitKey, id: &str, attempt_number: u32) -> Arc<OpenUnit> {
+        let unit = match self.submitting.get_mut(id).filter(|_| !self.open.contains_key(&key)) {
+            Some(submission) => {
+                submission.is_claimed = true;
+                Arc::clone(&submission.unit)
+            }
+            None => Arc::new(OpenUnit::new(id)),
+        };
+        self.stand(key, &unit, attempt_number, Standing::Running)
     }
 
     /// Whether an attempt comes after all that are known of an open unit.
@@ -131,6 +170,9 @@ impl Ledger {
             entry.standing = standing;
             entry.attempt_number = attempt_number;
             self.due.remove(&key);
+            if standing == Standing::Running {
+                self.queue.leave(key);
+            }
         }
         Arc::clone(&entry.unit)
     }
@@ -194,6 +236,7 @@ impl Ledger {
         self.open.get(&key).filter(|entry| entry.attempt_number <= attempt_number)?;
         let unit = self.open.remove(&key)?.unit;
         self.due.remove(&key);
+        self.queue.leave(key);
         let total = match left {
             Left::Ended(UnitStatus::Completed) => &mut self.totals.completed,
             Left::Ended(UnitStatus::Failed) => &mut self.totals.failed,

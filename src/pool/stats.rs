@@ -1,10 +1,12 @@
 //! What a pool is doing, in one consistent look.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::capacity::{Known, WorkerNumber};
 use crate::money::{Cost, Tokens};
 use crate::unit::UnitId;
 use crate::worker::{WorkerId, WorkerStatus};
@@ -42,37 +44,69 @@ impl fmt::Display for PoolPhase {
 
 /// What a pool is doing and what it has done, all of it at one moment.
 ///
-/// `accepted = pending + running + completed + failed + cancelled + left_pending + lost` holds in every one of them.
+/// `accepted = pending + running + completed + failed + cancelled + left_pending + lost` holds in every one of them, and the
+/// workers add up to `total_workers`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PoolStats {
     /// Where the pool is in its life.
     pub phase: PoolPhase,
+    /// Why it could not be started.
+    pub init_failure: Option<String>,
     /// Why it starts nothing for now.
     pub hold: Option<String>,
     /// How many units it may execute at a time.
     pub max_workers: usize,
+    /// How many workers there should be now.
+    pub target_workers: usize,
+    /// Workers that there are, whatever they do.
+    pub total_workers: usize,
+    /// Workers on their way up.
+    pub starting_workers: usize,
     /// Workers that wait for a unit.
     pub idle_workers: usize,
     /// Workers with a unit in hand, those in a callback included.
+    #[serde(rename = "processing_workers")]
     pub busy_workers: usize,
     /// Workers that report an outcome: the unit has ended, its callback has not.
     pub reporting_workers: usize,
+    /// Workers that crashed and take nothing for now.
+    pub tainted_workers: usize,
     /// Places that nobody has.
     pub free_slots: usize,
     /// Places that somebody was promised and has not used yet.
     pub reserved_slots: usize,
     /// Threads that did not return from their executor when their time was up.
     pub abandoned_threads: usize,
+    /// Threads that wait for a place.
+    pub slot_waiters: usize,
+    /// Threads that wait for the pool to come up.
+    pub init_waiters: usize,
+    /// Units that wait in line for their first attempt.
+    pub queue_size: usize,
+    /// How many may.
+    pub max_queue_size: usize,
+    /// Units that somebody wanted to submit or enqueue.
+    pub requests: u64,
+    /// Those that had to wait in line.
+    pub queued: u64,
+    /// Those that were refused because the queue was full.
+    pub saturated: u64,
+    /// Those that waited in line for too long.
+    pub queue_timeouts: u64,
+    /// Executions that failed or took too long.
+    pub errors: u64,
     /// Units that this pool took upon itself.
     pub accepted: u64,
-    /// Those that wait for their next attempt.
+    /// Those that wait for their first or next attempt.
     pub pending: u64,
     /// Those that are being executed.
     pub running: u64,
     /// Those that ended well.
+    #[serde(rename = "total_completed")]
     pub completed: u64,
     /// Those that failed for good.
+    #[serde(rename = "total_failed")]
     pub failed: u64,
     /// Those that were cancelled.
     pub cancelled: u64,
@@ -88,6 +122,52 @@ pub struct PoolStats {
     pub tokens: Tokens,
     /// What all executions cost.
     pub cost: Cost,
+    /// The workers, by name.
+    pub workers: BTreeMap<WorkerId, WorkerView>,
+}
+
+impl PoolStats {
+    /// How much the pool has to do.
+    pub fn activity(&self) -> Activity {
+        match self.busy_workers {
+            0 => Activity::Idle,
+            busy if busy < self.max_workers => Activity::Active,
+            _ => Activity::AtCapacity,
+        }
+    }
+
+    /// How full the queue is.
+    pub fn queue_state(&self) -> QueueState {
+        match self.queue_size {
+            size if size >= self.max_queue_size => QueueState::Saturated,
+            0 => QueueState::Empty,
+            _ => QueueState::HasRequests,
+        }
+    }
+}
+
+/// How much a pool has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Activity {
+    /// No worker has a unit in hand.
+    Idle,
+    /// Some have.
+    Active,
+    /// All that there may be have one.
+    AtCapacity,
+}
+
+/// How full a queue is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum QueueState {
+    /// Nothing waits.
+    Empty,
+    /// Something waits, and more may.
+    HasRequests,
+    /// No more may.
+    Saturated,
 }
 
 /// A worker of a pool, as it is at one moment.
@@ -99,7 +179,24 @@ pub struct WorkerView {
     /// Where it is in its life.
     pub status: WorkerStatus,
     /// What it has in hand.
+    #[serde(rename = "current_run")]
     pub unit_id: Option<UnitId>,
+    /// Executions of its that ended well.
+    pub completed: u64,
+    /// Executions of its that failed or took too long.
+    pub failed: u64,
+}
+
+impl WorkerView {
+    pub(super) fn new(worker: WorkerNumber, known: &Known) -> WorkerView {
+        WorkerView {
+            id: worker.id(),
+            status: known.load.status(),
+            unit_id: known.unit.as_ref().and_then(|unit| UnitId::new(unit.id()).ok()),
+            completed: known.completed,
+            failed: known.failed,
+        }
+    }
 }
 
 /// What a pool has done when it ends.

@@ -17,8 +17,26 @@ pub(super) enum Alarm {
     Reservation(u64),
     /// A unit may be tried again.
     Retry(UnitKey),
+    /// A unit has waited in line for too long.
+    QueueTimeout(UnitKey),
     /// A hold ends by itself.
     HoldEnds,
+    /// A worker that was started this way is to be up.
+    Startup { worker: WorkerNumber, start: u64 },
+    /// The next workers may start.
+    NextBatch,
+    /// Workers are missing, perhaps.
+    Reconcile,
+    /// A worker may have been idle for too long.
+    Idle,
+    /// A worker is as old as it may become.
+    WorkerAge(WorkerNumber),
+    /// A worker that crashed may be used again.
+    TaintEnds(WorkerNumber),
+    /// A worker that has ended may be forgotten.
+    Forget(WorkerNumber),
+    /// Whoever is still on its way up while the pool stops is left behind.
+    StartGrace,
     /// Whoever still executes while the pool stops is left behind.
     StopGrace,
 }

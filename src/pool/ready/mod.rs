@@ -3,26 +3,32 @@
 //! Each method is one critical section that ends before anybody is woken. A look at all of it is
 //! [`Ready::stats`]: gauges are derived here, so they always add up.
 //!
-//! What can be done with it is told apart by what it is about: the pool's [`phases`], those who [wait](waits), [`units`], [`workers`].
+//! What can be done with it is told apart by what it is about: the pool's [`phases`], how many workers there are to be ([`crew`]),
+//! those who [wait](waits), [`units`], [`workers`].
 
+mod crew;
 mod phases;
 mod units;
 mod waits;
 mod workers;
 
+use std::collections::BTreeMap;
 use std::sync::Condvar;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use self::crew::Crew;
+pub(super) use self::crew::{CrewLimits, Dispatch, StartupStep};
 pub use self::phases::Stop;
+pub(super) use self::units::{LineTimes, Place};
 pub use self::waits::Completion;
 use self::waits::Hold;
-use super::capacity::{Capacity, Load};
+use super::capacity::{Capacity, Known, Load, WorkerNumber};
 use super::error::Refusal;
 use super::ledger::Ledger;
 use super::lock::{Held, Rank, Ranked};
 use super::nudge::Nudge;
-use super::stats::{PoolPhase, PoolStats};
+use super::stats::{PoolPhase, PoolStats, WorkerView};
 use super::timers::{Alarm, Timers};
 
 #[derive(Debug)]
@@ -30,6 +36,11 @@ struct State {
     phase: PoolPhase,
     stop: Option<Stop>,
     hold: Option<Hold>,
+    /// Why the pool could not be started.
+    init_failure: Option<String>,
+    /// Whether all threads have ended.
+    is_over: bool,
+    crew: Crew,
     capacity: Capacity,
     ledger: Ledger,
     timers: Timers,
@@ -41,16 +52,34 @@ struct State {
     /// Reports that the reporter has not told yet.
     reports: usize,
     is_reporter_left_behind: bool,
+    /// Places that are taken for due units which are not claimed yet.
+    claiming: usize,
+    /// Whether a unit has waited in line for too long, of which the repository has not heard.
+    is_sweep_due: bool,
+    /// Threads that wait for a place.
+    slot_waiters: usize,
+    /// Threads that wait for the pool to come up.
+    init_waiters: usize,
 }
 
 impl State {
+    /// Whether what waits may get its turn some day: the pool works, or is about to.
+    fn is_open(&self) -> bool {
+        matches!(self.phase, PoolPhase::Initializing | PoolPhase::Running)
+    }
+
     fn may_start(&self) -> bool {
         self.phase == PoolPhase::Running && self.hold.is_none()
     }
 
     /// Whether whoever waits for a place may have one: units that are due come first.
     fn has_room_for_new(&self) -> bool {
-        self.may_start() && self.capacity.free() > self.ledger.due().len()
+        self.may_start() && self.capacity.free() > self.due_units()
+    }
+
+    /// How many units are due and have no place yet.
+    fn due_units(&self) -> usize {
+        self.ledger.due().len().saturating_sub(self.claiming)
     }
 
     /// Whether those who wait for completion may find what they wait for.
@@ -58,12 +87,22 @@ impl State {
         self.ledger.is_empty() || self.hold.is_some() || self.phase != PoolPhase::Running
     }
 
+    fn known_workers(&self) -> Vec<(WorkerNumber, Known)> {
+        self.capacity.workers().map(|(worker, known)| (worker, known.clone())).collect()
+    }
+
+    /// How many workers have a unit in hand.
+    fn busy(&self) -> usize {
+        self.capacity.count(Load::Busy) + self.capacity.count(Load::Reporting)
+    }
+
     fn refusal(&self) -> Refusal {
         match (self.phase, &self.hold) {
             (PoolPhase::Configuring | PoolPhase::Initializing, _) => Refusal::NotReady(self.phase),
             (PoolPhase::Running, Some(hold)) => Refusal::Held { reason: hold.reason.clone() },
-            (PoolPhase::Running, None) => Refusal::AtCapacity { max_workers: self.capacity.max_workers() },
-            (PoolPhase::Draining | PoolPhase::Stopped | PoolPhase::InitFailed, _) => Refusal::Stopped,
+            (PoolPhase::Running, None) => Refusal::AtCapacity { busy: self.busy(), max_workers: self.capacity.max_workers() },
+            (PoolPhase::InitFailed, _) => Refusal::InitFailed(self.init_failure.clone().unwrap_or_default()),
+            (PoolPhase::Draining | PoolPhase::Stopped, _) => Refusal::Stopped,
         }
     }
 }
@@ -76,6 +115,10 @@ struct Wake {
     settled: bool,
     supervisor: bool,
     claimer: bool,
+    /// Those who wait for the first worker.
+    first_ready: bool,
+    /// Those who wait for all of them.
+    initialized: bool,
 }
 
 /// See the [module](self).
@@ -86,29 +129,42 @@ pub(super) struct Ready {
     slot_free: Condvar,
     /// A unit has left, or the phase has changed.
     settled: Condvar,
+    /// A worker is up, or none will be.
+    first_ready: Condvar,
+    /// The pool is up, or will not be.
+    initialized: Condvar,
     pub(super) supervisor: Nudge,
     pub(super) claimer: Nudge,
 }
 
 impl Ready {
-    pub(super) fn new(max_workers: usize) -> Ready {
+    pub(super) fn new(limits: CrewLimits, max_queue_size: usize) -> Ready {
         let state = State {
             phase: PoolPhase::Configuring,
             stop: None,
             hold: None,
-            capacity: Capacity::new(max_workers),
-            ledger: Ledger::default(),
+            init_failure: None,
+            is_over: false,
+            capacity: Capacity::new(limits.max_workers, limits.supply()),
+            crew: Crew::new(limits),
+            ledger: Ledger::new(max_queue_size),
             timers: Timers::new(),
             abandoned: 0,
             ended_threads: Vec::new(),
             submissions: 0,
             reports: 0,
             is_reporter_left_behind: false,
+            claiming: 0,
+            is_sweep_due: false,
+            slot_waiters: 0,
+            init_waiters: 0,
         };
         Ready {
             state: Ranked::new(Rank::Ready, state),
             slot_free: Condvar::new(),
             settled: Condvar::new(),
+            first_ready: Condvar::new(),
+            initialized: Condvar::new(),
             supervisor: Nudge::new(),
             claimer: Nudge::new(),
         }
@@ -125,6 +181,7 @@ impl Ready {
         // Whoever frees a place need not ask who may have it, whoever lets a unit go need not ask who waits for that.
         wake.claimer |= wake.slot && !state.ledger.due().is_empty();
         wake.settled &= state.is_worth_a_look();
+        wake.supervisor |= state.wants_another_worker();
         drop(state);
         if wake.all_slots {
             self.slot_free.notify_all();
@@ -133,6 +190,13 @@ impl Ready {
         }
         if wake.settled {
             self.settled.notify_all();
+        }
+        // One wakes the next when it has its answer: they do not all come at once.
+        if wake.first_ready {
+            self.first_ready.notify_one();
+        }
+        if wake.initialized {
+            self.initialized.notify_one();
         }
         if wake.supervisor {
             self.supervisor.wake();
@@ -182,24 +246,38 @@ impl Ready {
 
     /// How many workers have a unit in hand.
     pub(super) fn busy_count(&self) -> usize {
-        let state = self.state.lock();
-        state.capacity.count(Load::Busy) + state.capacity.count(Load::Reporting)
+        self.state.lock().busy()
     }
 
     pub(super) fn stats(&self) -> PoolStats {
         let state = self.state.lock();
+        let workers = state.known_workers();
         let (pending, running) = state.ledger.pending_and_running();
         let totals = &state.ledger.totals;
-        PoolStats {
+        let mut stats = PoolStats {
             phase: state.phase,
+            init_failure: state.init_failure.clone(),
             hold: state.hold.as_ref().map(|hold| hold.reason.clone()),
             max_workers: state.capacity.max_workers(),
+            target_workers: state.crew.size(),
+            total_workers: state.capacity.live(),
+            starting_workers: state.capacity.count(Load::Starting),
             idle_workers: state.capacity.count(Load::Idle),
-            busy_workers: state.capacity.count(Load::Busy) + state.capacity.count(Load::Reporting),
+            busy_workers: state.busy(),
             reporting_workers: state.capacity.count(Load::Reporting),
+            tainted_workers: state.capacity.count(Load::Tainted),
             free_slots: state.capacity.free(),
             reserved_slots: state.capacity.promised(),
             abandoned_threads: state.abandoned,
+            slot_waiters: state.slot_waiters,
+            init_waiters: state.init_waiters,
+            queue_size: state.ledger.queue.len(),
+            max_queue_size: state.ledger.queue.limit(),
+            requests: totals.requests,
+            queued: totals.queued,
+            saturated: totals.saturated,
+            queue_timeouts: totals.queue_timeouts,
+            errors: totals.errors,
             accepted: totals.accepted,
             pending,
             running,
@@ -212,6 +290,19 @@ impl Ready {
             retried: totals.retried,
             tokens: totals.tokens,
             cost: totals.cost,
-        }
+            workers: BTreeMap::new(),
+        };
+        drop(state);
+        // Names are made where nobody waits for them.
+        let view = |(worker, known): (WorkerNumber, Known)| (worker.id(), WorkerView::new(worker, &known));
+        stats.workers = workers.into_iter().map(view).collect();
+        stats
+    }
+
+    /// The workers in the order in which they were started.
+    pub(super) fn worker_views(&self) -> Vec<WorkerView> {
+        let mut workers = self.state.lock().known_workers();
+        workers.sort_by_key(|&(worker, _)| worker);
+        workers.iter().map(|(worker, known)| WorkerView::new(*worker, known)).collect()
     }
 }

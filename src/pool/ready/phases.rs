@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Ready, State};
+use super::{Ready, State, Wake};
 use crate::pool::capacity::Load;
 use crate::pool::ledger::Left;
 use crate::pool::open_unit::OpenUnit;
@@ -83,20 +83,13 @@ impl Ready {
         Ok(())
     }
 
-    /// Initializing → Running, unless somebody stopped it meanwhile.
-    pub(in crate::pool) fn begin_running(&self) {
+    /// The pool could not be started at all: it has no thread.
+    pub(in crate::pool) fn fail_initializing(&self, reason: String) {
         self.change(|state, wake| {
-            if state.phase == PoolPhase::Initializing {
-                state.phase = PoolPhase::Running;
-            }
-            (wake.all_slots, wake.supervisor) = (true, true);
-        });
-    }
-
-    pub(in crate::pool) fn fail_initializing(&self) {
-        self.change(|state, wake| {
-            state.phase = PoolPhase::InitFailed;
-            (wake.all_slots, wake.settled) = (true, true);
+            // Whoever wanted it stopped meanwhile has what they want.
+            state.phase = PoolPhase::Initializing;
+            state.fail_initializing(reason, wake);
+            state.is_over = true;
         });
     }
 
@@ -110,6 +103,7 @@ impl Ready {
             };
             state.stop = Some(state.stop.map_or(stop, |before| before.or_sooner(stop)));
             (wake.all_slots, wake.settled, wake.supervisor, wake.claimer) = (true, true, true, true);
+            (wake.first_ready, wake.initialized) = (true, true);
             state.ledger.leave_waiting()
         })
     }
@@ -121,7 +115,8 @@ impl Ready {
 
     pub(in crate::pool) fn stop_state(&self) -> Option<StopState> {
         let state = self.state.lock();
-        let busy = state.capacity.live() - state.capacity.count(Load::Idle) - state.capacity.count(Load::Retiring);
+        let not_busy = [Load::Starting, Load::Idle, Load::Retiring].map(|load| state.capacity.count(load));
+        let busy = state.capacity.live() - not_busy.iter().sum::<usize>();
         Some(StopState {
             mode: state.stop?,
             busy: busy + state.submissions,
@@ -133,7 +128,10 @@ impl Ready {
     /// The pool has stopped. Returns the units whose callbacks were not waited for, and how they ended.
     pub(in crate::pool) fn end(&self) -> Vec<(Arc<OpenUnit>, Left)> {
         self.change(|state, wake| {
-            state.phase = PoolPhase::Stopped;
+            if state.phase != PoolPhase::InitFailed {
+                state.phase = PoolPhase::Stopped;
+            }
+            state.is_over = true;
             (wake.all_slots, wake.settled) = (true, true);
             state.ledger.reporting()
         })
@@ -141,7 +139,18 @@ impl Ready {
 
     /// Waits until the pool has stopped; says whether it has.
     pub(in crate::pool) fn wait_stopped(&self, until: Option<Instant>) -> bool {
-        let is_stopped = |state: &State| matches!(state.phase, PoolPhase::Stopped | PoolPhase::InitFailed);
+        let is_stopped = |state: &State| state.is_over || state.phase == PoolPhase::Stopped;
         self.wait(&self.settled, until, |state| is_stopped(state).then_some(())).is_some()
+    }
+}
+
+impl State {
+    pub(super) fn fail_initializing(&mut self, reason: String, wake: &mut Wake) {
+        if self.phase == PoolPhase::Initializing {
+            self.phase = PoolPhase::InitFailed;
+            self.init_failure = Some(reason);
+        }
+        (wake.all_slots, wake.settled, wake.supervisor) = (true, true, true);
+        (wake.first_ready, wake.initialized) = (true, true);
     }
 }

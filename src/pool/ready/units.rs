@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Ready, State, Wake};
-use crate::attempt::AttemptKey;
+use crate::attempt::{AttemptKey, Outcome};
 use crate::money::Charge;
 use crate::pool::capacity::{Right, Taken, WorkerNumber};
 use crate::pool::error::Refusal;
@@ -13,10 +13,30 @@ use crate::pool::stats::PoolPhase;
 use crate::pool::timers::Alarm;
 use crate::unit::UnitKey;
 
+/// Where a unit goes that may wait in line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::pool) enum Place {
+    /// It need not: there is a worker for it.
+    Worker(Taken),
+    /// Into the queue.
+    Line,
+}
+
+/// The times of a unit in line, by the pool's clock.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::pool) struct LineTimes {
+    pub(in crate::pool) now_ms: i64,
+    /// When it may be claimed.
+    pub(in crate::pool) due_ms: i64,
+    /// When it has waited for too long.
+    pub(in crate::pool) deadline_ms: Option<i64>,
+}
+
 impl Ready {
     /// Takes a place with its worker for a unit that is to be submitted.
     pub(in crate::pool) fn begin_submission(&self, right: Right, id: &str) -> Result<(Taken, Arc<OpenUnit>), Refusal> {
         self.change(|state, wake| {
+            state.ledger.totals.requests += 1;
             let promised = match right {
                 Right::Permit => {
                     state.capacity.drop_permit();
@@ -39,17 +59,99 @@ impl Ready {
                 true => state.capacity.take_promised(),
                 false => state.capacity.take().ok_or_else(|| state.refusal())?,
             };
-            state.submissions += 1;
-            Ok((taken, state.ledger.begin_submission(id)))
+            Ok((taken, state.begin_submission(id)))
+        })
+    }
+
+    /// Takes a place for a unit that may wait in line: one with its worker if nothing else waits for it, otherwise one in the queue.
+    pub(in crate::pool) fn begin_enqueuing(&self, id: &str) -> Result<(Place, Arc<OpenUnit>), Refusal> {
+        self.change(|state, _| {
+            state.ledger.totals.requests += 1;
+            if !state.is_open() {
+                return Err(state.refusal());
+            }
+            let taken = if state.has_room_for_new() { state.capacity.take() } else { None };
+            if let Some(taken) = taken {
+                return Ok((Place::Worker(taken), state.begin_submission(id)));
+            }
+            if !state.ledger.queue.enter() {
+                state.ledger.totals.saturated += 1;
+                return Err(Refusal::Saturated { max_queue_size: state.ledger.queue.limit() });
+            }
+            Ok((Place::Line, state.begin_submission(id)))
         })
     }
 
     /// The unit was claimed: it runs. Submitted twice, it is one unit: returns that.
-    pub(in crate::pool) fn submission_runs(&self, attempt: AttemptKey, unit: &Arc<OpenUnit>) -> Arc<OpenUnit> {
+    pub(in crate::pool) fn submission_runs(
+        &self,
+        attempt: AttemptKey,
+        unit: &Arc<OpenUnit>,
+        worker: WorkerNumber,
+    ) -> Arc<OpenUnit> {
         self.change(|state, wake| {
             state.end_submission(unit, wake);
-            state.ledger.stand(attempt.unit, unit, attempt.number, Standing::Running)
+            let unit = state.ledger.stand(attempt.unit, unit, attempt.number, Standing::Running);
+            state.capacity.assign(worker, &unit);
+            unit
         })
+    }
+
+    /// The unit was stored and waits in line. Returns the one that waits; and `false` if the pool is stopping, and so it has left.
+    pub(in crate::pool) fn submission_queues(
+        &self,
+        after: AttemptKey,
+        unit: &Arc<OpenUnit>,
+        times: LineTimes,
+    ) -> (Arc<OpenUnit>, bool) {
+        self.change(|state, wake| {
+            let is_claimed = state.ledger.is_claimed(unit.id());
+            state.end_submission(unit, wake);
+            if is_claimed {
+                // It was claimed as soon as it was stored, and may have ended by now.
+                state.ledger.queue.turn_away();
+                return (state.ledger.get(after.unit).unwrap_or_else(|| Arc::clone(unit)), true);
+            }
+            state.ledger.queue.wait(after.unit);
+            state.ledger.totals.queued += 1;
+            let standing = Standing::Waiting { until_ms: times.due_ms };
+            let unit = state.ledger.stand(after.unit, unit, after.number, standing);
+            if let Some(deadline_ms) = times.deadline_ms {
+                wake.supervisor |= state.timers.set(deadline_ms, Alarm::QueueTimeout(after.unit));
+            }
+            if times.due_ms > times.now_ms || !state.is_open() {
+                return (unit, state.waits(after, times.due_ms, wake));
+            }
+            state.ledger.fall_due(after.unit, times.now_ms);
+            wake.claimer = state.may_start() && state.capacity.free() > 0;
+            (unit, true)
+        })
+    }
+
+    /// The unit did not come to wait in line. What else became of it is another matter.
+    pub(in crate::pool) fn leave_line(&self) {
+        self.change(|state, _| state.ledger.queue.turn_away());
+    }
+
+    /// A unit has waited in line for too long: the claimer tells the repository. It is looked at again in case that fails.
+    pub(in crate::pool) fn queue_time_is_up(&self, key: UnitKey, again_ms: i64) {
+        self.change(|state, wake| {
+            if state.ledger.queue.contains(key) {
+                state.is_sweep_due = true;
+                wake.claimer = true;
+                state.timers.set(again_ms, Alarm::QueueTimeout(key));
+            }
+        });
+    }
+
+    /// Whether a unit has waited in line for too long since this was asked last.
+    pub(in crate::pool) fn take_sweep_due(&self) -> bool {
+        std::mem::take(&mut self.state.lock().is_sweep_due)
+    }
+
+    /// A unit has failed because it waited in line for too long.
+    pub(in crate::pool) fn count_queue_timeout(&self) {
+        self.state.lock().ledger.totals.queue_timeouts += 1;
     }
 
     /// The unit was stored and waits for its time. Returns the one that waits; and `false` if the pool is stopping, and
@@ -96,8 +198,15 @@ impl Ready {
     pub(in crate::pool) fn take_for_due(&self) -> Vec<Taken> {
         self.change(|state, _| {
             let due = if state.may_start() { state.ledger.due().len() } else { 0 };
-            std::iter::from_fn(|| state.capacity.take()).take(due).collect()
+            let taken: Vec<Taken> = std::iter::from_fn(|| state.capacity.take()).take(due).collect();
+            state.claiming = taken.len();
+            taken
         })
+    }
+
+    /// What came of the places that were taken for due units is known.
+    pub(in crate::pool) fn claim_ends(&self) {
+        self.state.lock().claiming = 0;
     }
 
     /// The units that are due.
@@ -108,13 +217,21 @@ impl Ready {
 
     /// A unit that this pool accepted is claimed: it runs. Units it did not know become its own, unless it is stopping:
     /// then `None`.
-    pub(in crate::pool) fn claimed(&self, attempt: AttemptKey, unit_id: &str) -> Option<Arc<OpenUnit>> {
+    pub(in crate::pool) fn claimed(
+        &self,
+        attempt: AttemptKey,
+        unit_id: &str,
+        worker: WorkerNumber,
+    ) -> Option<Arc<OpenUnit>> {
         self.change(|state, _| {
-            if state.phase != PoolPhase::Running && state.ledger.get(attempt.unit).is_none() {
+            let is_known = state.ledger.get(attempt.unit).is_some() || state.ledger.submitting(unit_id).is_some();
+            if state.phase != PoolPhase::Running && !is_known {
                 return None;
             }
-            let unknown = Arc::new(OpenUnit::new(unit_id));
-            Some(state.ledger.stand(attempt.unit, &unknown, attempt.number, Standing::Running))
+            state.claiming = state.claiming.saturating_sub(1);
+            let unit = state.ledger.run_claimed(attempt.unit, unit_id, attempt.number);
+            state.capacity.assign(worker, &unit);
+            Some(unit)
         })
     }
 
@@ -161,10 +278,23 @@ impl Ready {
         });
     }
 
-    /// What an attempt used is added up.
-    pub(in crate::pool) fn charge(&self, charges: &[Charge], is_retried: bool) {
+    /// What an attempt used is added up, and how it ended counted.
+    pub(in crate::pool) fn attempt_ends(
+        &self,
+        worker: WorkerNumber,
+        outcome: Outcome,
+        charges: &[Charge],
+        is_retried: bool,
+    ) {
+        let is_success = match outcome {
+            Outcome::Completed => Some(true),
+            Outcome::Failed | Outcome::TimedOut | Outcome::Lost => Some(false),
+            Outcome::Cancelled | Outcome::Released => None,
+        };
         let mut state = self.state.lock();
+        state.capacity.count_attempt(worker, is_success);
         state.ledger.charge(charges);
+        state.ledger.totals.errors += u64::from(is_success == Some(false));
         state.ledger.totals.retried += u64::from(is_retried);
     }
 
@@ -202,6 +332,11 @@ impl Ready {
 }
 
 impl State {
+    fn begin_submission(&mut self, id: &str) -> Arc<OpenUnit> {
+        self.submissions += 1;
+        self.ledger.begin_submission(id)
+    }
+
     fn end_submission(&mut self, unit: &Arc<OpenUnit>, wake: &mut Wake) {
         self.submissions -= 1;
         wake.supervisor = self.phase == PoolPhase::Draining;
@@ -210,7 +345,7 @@ impl State {
 
     /// A unit has begun to wait, for which there must be time left.
     fn waits(&mut self, after: AttemptKey, until_ms: i64, wake: &mut Wake) -> bool {
-        if self.phase != PoolPhase::Running {
+        if !self.is_open() {
             (wake.settled, wake.supervisor) = (true, true);
             return self.ledger.leave(after.unit, after.number, Left::Pending).is_none();
         }

@@ -1,9 +1,10 @@
 //! Those who wait: for a place, for completion, for the end of a hold.
 
+use std::sync::Condvar;
 use std::thread::ThreadId;
 use std::time::Instant;
 
-use super::Ready;
+use super::{Ready, State, Wake};
 use crate::pool::error::WaitError;
 use crate::pool::stats::PoolPhase;
 use crate::pool::timers::Alarm;
@@ -53,39 +54,58 @@ impl Ready {
         lapses_at_ms: impl Fn() -> i64,
         until: Option<Instant>,
     ) -> Result<(), WaitError> {
-        let mut is_first_alarm = false;
+        let at_once = self.change(|state, wake| {
+            let promised = state.promise_slot(thread, &lapses_at_ms, wake);
+            // That somebody waits may be a reason for another worker.
+            state.slot_waiters += usize::from(promised.is_none());
+            promised
+        });
+        if let Some(answer) = at_once {
+            return answer;
+        }
+        let mut wake = Wake::default();
         let mut room_left = false;
         let found = self.wait(&self.slot_free, until, |state| {
+            let promised = state.promise_slot(thread, &lapses_at_ms, &mut wake);
             room_left = state.has_room_for_new();
-            match state.phase {
-                PoolPhase::Initializing | PoolPhase::Running => {}
-                _ => return Some(Err(WaitError::Stopped)),
-            }
-            let had_one = thread.is_some_and(|thread| state.capacity.has_reserved(thread));
-            if !had_one && !room_left {
-                return None;
-            }
-            match thread {
-                None => state.capacity.add_permit(),
-                Some(thread) => {
-                    if let Some((number, at_ms)) = state.capacity.unreserve(thread) {
-                        state.timers.clear(at_ms, Alarm::Reservation(number));
-                    }
-                    let at_ms = lapses_at_ms();
-                    let number = state.capacity.reserve(thread, at_ms);
-                    is_first_alarm = state.timers.set(at_ms, Alarm::Reservation(number));
-                }
-            }
-            room_left = state.has_room_for_new();
-            Some(Ok(()))
+            promised
         });
-        if is_first_alarm {
-            self.supervisor.wake();
-        }
+        self.change(|state, wakes| {
+            state.slot_waiters -= 1;
+            wakes.supervisor = wake.supervisor;
+        });
         // One that wakes wakes the next, also if it leaves with nothing: no free place goes unnoticed.
         if room_left {
             self.slot_free.notify_one();
         }
+        found.unwrap_or(Err(WaitError::TimedOut))
+    }
+
+    /// Waits until a worker is up. Those who wait are answered one after the other.
+    pub(in crate::pool) fn await_ready(&self, until: Option<Instant>) -> Result<(), WaitError> {
+        self.await_init(&self.first_ready, until, |state| state.capacity.up() > 0)
+    }
+
+    /// Waits until the pool has come up. Those who wait are answered one after the other.
+    pub(in crate::pool) fn await_init_complete(&self, until: Option<Instant>) -> Result<(), WaitError> {
+        self.await_init(&self.initialized, until, |_| false)
+    }
+
+    fn await_init(
+        &self,
+        condvar: &Condvar,
+        until: Option<Instant>,
+        is_enough: impl Fn(&State) -> bool,
+    ) -> Result<(), WaitError> {
+        self.state.lock().init_waiters += 1;
+        let found = self.wait(condvar, until, |state| match state.phase {
+            PoolPhase::Running => Some(Ok(())),
+            PoolPhase::Initializing => is_enough(state).then_some(Ok(())),
+            PoolPhase::InitFailed => Some(Err(WaitError::InitFailed(state.init_failure.clone().unwrap_or_default()))),
+            PoolPhase::Configuring | PoolPhase::Draining | PoolPhase::Stopped => Some(Err(WaitError::Stopped)),
+        });
+        self.state.lock().init_waiters -= 1;
+        condvar.notify_one();
         found.unwrap_or(Err(WaitError::TimedOut))
     }
 
@@ -152,5 +172,38 @@ impl Ready {
                 (wake.all_slots, wake.claimer) = (true, true);
             }
         });
+    }
+}
+
+impl State {
+    /// Promises a place, if there is one or if the thread has it already. `None` if it has to wait for that.
+    fn promise_slot(
+        &mut self,
+        thread: Option<ThreadId>,
+        lapses_at_ms: impl Fn() -> i64,
+        wake: &mut Wake,
+    ) -> Option<Result<(), WaitError>> {
+        if !self.is_open() {
+            return Some(Err(match &self.init_failure {
+                Some(reason) => WaitError::InitFailed(reason.clone()),
+                None => WaitError::Stopped,
+            }));
+        }
+        let had_one = thread.is_some_and(|thread| self.capacity.has_reserved(thread));
+        if !had_one && !self.has_room_for_new() {
+            return None;
+        }
+        match thread {
+            None => self.capacity.add_permit(),
+            Some(thread) => {
+                if let Some((number, at_ms)) = self.capacity.unreserve(thread) {
+                    self.timers.clear(at_ms, Alarm::Reservation(number));
+                }
+                let at_ms = lapses_at_ms();
+                let number = self.capacity.reserve(thread, at_ms);
+                wake.supervisor |= self.timers.set(at_ms, Alarm::Reservation(number));
+            }
+        }
+        Some(Ok(()))
     }
 }

@@ -1,27 +1,50 @@
 //! Workers and their threads. What changes a load is called while the worker's own lock is held.
 
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use super::Ready;
 use crate::pool::capacity::{Load, Taken, WorkerNumber};
+use crate::pool::open_unit::OpenUnit;
 use crate::pool::stats::PoolPhase;
 
 impl Ready {
-    pub(in crate::pool) fn publish(&self, worker: WorkerNumber, load: Option<Load>) {
+    pub(in crate::pool) fn publish(&self, worker: WorkerNumber, load: Load) {
+        self.change(|state, _| state.capacity.publish(worker, Some(load)));
+    }
+
+    /// A worker has ended: its place is free, and may have to be filled again.
+    pub(in crate::pool) fn worker_ends(&self, worker: WorkerNumber) {
         self.change(|state, wake| {
-            state.capacity.publish(worker, load);
-            (wake.slot, wake.supervisor) = (load.is_none(), load.is_none());
+            state.capacity.publish(worker, None);
+            state.worker_ends();
+            (wake.slot, wake.supervisor) = (true, true);
+        });
+    }
+
+    /// A worker is up, and takes what it is given.
+    pub(in crate::pool) fn worker_is_up(&self, worker: WorkerNumber, now_ms: i64) {
+        self.change(|state, wake| {
+            state.capacity.rest(worker, now_ms);
+            state.watch_idle(now_ms, wake);
+            (wake.slot, wake.supervisor, wake.first_ready) = (true, true, true);
         });
     }
 
     /// A worker is done with its unit: its place is free. Says whether it is idle now or is to retire.
-    pub(in crate::pool) fn settle_worker(&self, worker: WorkerNumber, must_retire: bool) -> Load {
+    pub(in crate::pool) fn settle_worker(&self, worker: WorkerNumber, must_retire: bool, now_ms: i64) -> Load {
         self.change(|state, wake| {
-            let load = state.capacity.settle(worker, must_retire);
+            let load = state.capacity.settle(worker, must_retire, now_ms);
+            state.watch_idle(now_ms, wake);
             wake.slot = true;
-            wake.supervisor = state.phase == PoolPhase::Draining;
+            wake.supervisor |= state.phase == PoolPhase::Draining;
             load
         })
+    }
+
+    /// A worker is as old as it may become. It goes now if it is idle; says whether it does.
+    pub(in crate::pool) fn retire_if_idle(&self, worker: WorkerNumber) -> bool {
+        self.state.lock().capacity.retire_if_idle(worker)
     }
 
     /// A thread is left behind, unless there are too many already: more than allowed, or than there are workers.
@@ -73,10 +96,14 @@ impl Ready {
         state.capacity.take_promised()
     }
 
+    /// What a worker has in hand, as others see it.
+    pub(in crate::pool) fn assign(&self, worker: WorkerNumber, unit: &Arc<OpenUnit>) {
+        self.state.lock().capacity.assign(worker, unit);
+    }
+
     pub(in crate::pool) fn set_max_workers(&self, max_workers: usize) -> Vec<WorkerNumber> {
         self.change(|state, wake| {
-            wake.all_slots = true;
-            wake.claimer = true;
+            (wake.all_slots, wake.claimer, wake.supervisor) = (true, true, true);
             state.capacity.set_max_workers(max_workers)
         })
     }

@@ -1,0 +1,92 @@
+//! The queue: which units wait in line for their first attempt, and how many may.
+//!
+//! Their order is not kept here. Who is next is what the repository says when it is asked for a claim: the larger priority
+//! first, then whoever came first.
+
+use std::collections::HashSet;
+
+use crate::unit::UnitKey;
+
+/// Units in line, and those about to join it. Plain data under the ready lock.
+#[derive(Debug)]
+pub(super) struct Queue {
+    limit: usize,
+    /// Places of units that are being stored.
+    entering: usize,
+    waiting: HashSet<UnitKey>,
+}
+
+impl Queue {
+    pub(super) fn new(limit: usize) -> Queue {
+        Queue { limit, entering: 0, waiting: HashSet::new() }
+    }
+
+    pub(super) fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// How many are in line.
+    pub(super) fn len(&self) -> usize {
+        self.entering + self.waiting.len()
+    }
+
+    /// Takes a place for a unit that is to be stored; says whether there was one.
+    pub(super) fn enter(&mut self) -> bool {
+        let has_room = self.len() < self.limit;
+        self.entering += usize::from(has_room);
+        has_room
+    }
+
+    /// The unit is stored: it waits in the place that was taken for it.
+    pub(super) fn wait(&mut self, key: UnitKey) {
+        self.entering -= 1;
+        self.waiting.insert(key);
+    }
+
+    /// Nothing came of it: the place is free again.
+    pub(super) fn turn_away(&mut self) {
+        self.entering -= 1;
+    }
+
+    /// Whether a unit waits in line.
+    pub(super) fn contains(&self, key: UnitKey) -> bool {
+        self.waiting.contains(&key)
+    }
+
+    /// A unit waits no longer, for whatever reason.
+    pub(super) fn leave(&mut self, key: UnitKey) {
+        self.waiting.remove(&key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_takes_as_many_as_it_may_and_counts_who_is_on_the_way() {
+        // 001-F46, 001-F47, 001-F68, 001-F69
+        let mut queue = Queue::new(2);
+        assert_eq!(queue.len(), 0);
+        assert!(queue.enter() && queue.enter() && !queue.enter());
+        queue.wait(UnitKey(1));
+        assert!(!queue.enter());
+        queue.turn_away();
+        assert!(queue.enter());
+        queue.wait(UnitKey(2));
+        assert_eq!((queue.len(), queue.contains(UnitKey(1)), queue.enter()), (2, true, false));
+        queue.leave(UnitKey(1));
+        queue.leave(UnitKey(1));
+        assert_eq!((queue.len(), queue.contains(UnitKey(1)), queue.enter()), (1, false, true));
+    }
+
+    #[test]
+    fn the_same_unit_twice_waits_once() {
+        let mut queue = Queue::new(2);
+        for _ in 0..2 {
+            assert!(queue.enter());
+            queue.wait(UnitKey(1));
+        }
+        assert_eq!(queue.len(), 1);
+    }
+}
