@@ -12,7 +12,8 @@
 //! both happen in one critical section there are never more workers than places. All of this is plain data under the ready lock.
 
 use std::collections::{HashMap, VecDeque};
-use std::thread::ThreadId;
+
+use crate::sync::thread::ThreadId;
 
 /// The pool's own number for a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

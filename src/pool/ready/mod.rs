@@ -10,8 +10,6 @@ mod units;
 mod waits;
 mod workers;
 
-use std::sync::Condvar;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 pub use self::phases::Stop;
@@ -24,6 +22,8 @@ use super::lock::{Held, Rank, Ranked};
 use super::nudge::Nudge;
 use super::stats::{PoolPhase, PoolStats};
 use super::timers::{Alarm, Timers};
+use crate::sync::Condvar;
+use crate::sync::thread::JoinHandle;
 
 #[derive(Debug)]
 struct State {

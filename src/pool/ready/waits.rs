@@ -1,12 +1,12 @@
 //! Those who wait: for a place, for completion, for the end of a hold.
 
-use std::thread::ThreadId;
 use std::time::Instant;
 
 use super::Ready;
 use crate::pool::error::WaitError;
 use crate::pool::stats::PoolPhase;
 use crate::pool::timers::Alarm;
+use crate::sync::thread::ThreadId;
 
 /// How a wait for completion ended.
 ///

@@ -1,10 +1,9 @@
 //! Workers and their threads. What changes a load is called while the worker's own lock is held.
 
-use std::thread::JoinHandle;
-
 use super::Ready;
 use crate::pool::capacity::{Load, Taken, WorkerNumber};
 use crate::pool::stats::PoolPhase;
+use crate::sync::thread::JoinHandle;
 
 impl Ready {
     pub(in crate::pool) fn publish(&self, worker: WorkerNumber, load: Option<Load>) {
