@@ -28,6 +28,7 @@ pub mod pool;
 pub mod process;
 pub mod prompt;
 pub mod repository;
+mod sync;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod unit;

@@ -14,10 +14,10 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::thread::ThreadId;
 use std::time::Duration;
 
 use super::open_unit::OpenUnit;
+use crate::sync::thread::ThreadId;
 use crate::worker::{WorkerId, WorkerStatus};
 
 /// The pool's own number for a worker.

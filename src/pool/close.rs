@@ -18,6 +18,7 @@ use crate::error::RepositoryError;
 use crate::executor::WorkResult;
 use crate::fault::{self, Stage};
 use crate::repository::Closed;
+use crate::sync::thread;
 use crate::unit::UnitStatus;
 use crate::worker::WorkerId;
 
@@ -170,7 +171,7 @@ pub(super) fn patiently<T>(
             return Err(error);
         }
         log::warn!("unit {unit_id}: the storage failed, trying again: {error}");
-        std::thread::sleep(pause);
+        thread::sleep(pause);
         pause = (pause * 2).min(STORE_PAUSE_LONGEST);
     }
 }

@@ -2,16 +2,14 @@
 
 use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
-
-use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use super::builder::Settings;
 use super::capacity::Taken;
 use super::execution::Execution;
 use super::lock::assert_none_held;
+use super::mailbox::Mailbox;
 use super::nudge::Nudge;
 use super::observe::Callbacks;
 use super::open_unit::OpenUnit;
@@ -28,6 +26,8 @@ use crate::executor::Executor;
 use crate::job::Job;
 use crate::lease::{Claim, Lease, OwnerId};
 use crate::repository::{Claimant, Repository, Slot};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::unit::UnitStatus;
 
 /// How many ends of attempts are kept that could not be stored.
@@ -48,7 +48,7 @@ pub(super) struct Core {
     pub(super) ready: Ready,
     pub(super) heartbeat: Nudge,
     /// Outcomes for the reporter. At most as many wait as the pool has open units.
-    pub(super) reports: (Sender<Report>, Receiver<Report>),
+    pub(super) reports: Mailbox<Report>,
     owner: OnceLock<OwnerId>,
     runs: AtomicU64,
     /// Tokens of claims whose answer was lost for good.
@@ -79,7 +79,7 @@ impl Core {
             registry: Registry::new(),
             ready: Ready::new(parts.settings.max_workers),
             heartbeat: Nudge::new(),
-            reports: unbounded(),
+            reports: Mailbox::new(),
             owner: OnceLock::new(),
             runs: AtomicU64::new(0),
             doubts: Mutex::default(),
@@ -145,15 +145,13 @@ impl Core {
         self.is_ending.store(true, Ordering::Release);
         self.ready.claimer.wake();
         self.heartbeat.wake();
-        // The reporter holds the other end for as long as the pool lives.
-        let _ = self.reports.0.send(Report::Quit);
+        self.reports.put(Report::Quit);
     }
 
     /// Lets the reporter tell something.
     pub(super) fn report(&self, report: Report) {
         self.ready.report_sent();
-        // The reporter holds the other end for as long as the pool lives.
-        let _ = self.reports.0.send(report);
+        self.reports.put(report);
     }
 
     pub(super) fn stop_clock(&self) {

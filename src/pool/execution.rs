@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use serde_json::Value;
 
@@ -18,6 +18,7 @@ use crate::error::RepositoryError;
 use crate::executor::{CancelReason, CancelToken, Recorder, WorkResult};
 use crate::lease::Claim;
 use crate::money::Charge;
+use crate::sync::{Mutex, MutexGuard};
 
 /// How long a text that is being written is held back before it is stored again.
 const PARTIAL_EVERY_MS: i64 = 1_000;

@@ -16,6 +16,7 @@ use crate::error::RepositoryError;
 use crate::job::JobId;
 use crate::prompt::Prompt;
 use crate::repository::{By, CancelAnswer, Repository};
+use crate::sync::thread;
 use crate::unit::{NewUnit, WorkUnit};
 
 /// A unit that was submitted: to wait for, to follow, to cancel. Dropping it changes nothing.
@@ -215,7 +216,7 @@ impl PoolHandle {
     ) -> Result<UnitHandle, SubmitError> {
         let unit = unit.into();
         match self.core() {
-            Some(core) => submit::submit(&core, Right::Thread(std::thread::current().id()), unit, prompt.into()),
+            Some(core) => submit::submit(&core, Right::Thread(thread::current().id()), unit, prompt.into()),
             None => Err(SubmitError { unit: Box::new(unit), reason: Refusal::Stopped }),
         }
     }

@@ -1,8 +1,9 @@
 //! A worker's inbox: room for one task, which is enough because a worker gets something only when it has nothing.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use super::execution::Execution;
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// What a slot's thread is asked to do.
 #[derive(Debug)]

@@ -3,6 +3,9 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::sync::thread_local;
+
+/// The whole process's, and nobody waits for it.
 static POOLS_EVER: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
@@ -17,10 +20,10 @@ pub(super) fn next_pool() -> u64 {
 
 /// From now on this thread belongs to a pool.
 pub(super) fn enter(pool: u64) {
-    POOL.set(pool);
+    POOL.with(|current| current.set(pool));
 }
 
 /// Whether this thread belongs to a pool.
 pub(super) fn is_inside(pool: u64) -> bool {
-    POOL.get() == pool
+    POOL.with(Cell::get) == pool
 }

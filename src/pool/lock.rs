@@ -9,8 +9,10 @@
 //! No repository call, no callback, no executor, no thread start and no log line happens under any of them. Debug
 //! builds assert both.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 use std::time::Duration;
+
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// Where a lock stands in the order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +78,8 @@ impl<T> std::ops::DerefMut for Held<'_, T> {
 #[cfg(debug_assertions)]
 mod held {
     use std::cell::Cell;
+
+    use crate::sync::thread_local;
 
     thread_local! {
         /// The ranks that this thread holds, one bit each.

@@ -40,6 +40,7 @@ mod inside;
 mod judge;
 mod ledger;
 mod lock;
+mod mailbox;
 mod nudge;
 mod observe;
 mod open_unit;
@@ -58,8 +59,7 @@ mod timers;
 use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 pub use self::builder::WorkPoolBuilder;
@@ -83,6 +83,8 @@ use crate::lease::NewOwner;
 use crate::process::Process;
 use crate::prompt::Prompt;
 use crate::repository::{By, CancelAnswer, Repository};
+use crate::sync::Mutex;
+use crate::sync::thread::{self, JoinHandle};
 use crate::unit::{NewUnit, UnitStatus};
 
 /// Why a paused pool starts nothing.

@@ -1,34 +1,61 @@
 //! A tap on the shoulder of a thread that waits: many of them are one.
 
+use std::sync::PoisonError;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
-/// Wakes one thread. Room for one tap is enough: whoever wakes looks at everything.
-#[derive(Clone, Debug)]
+/// Wakes one thread. One tap is remembered, which is enough: whoever wakes looks at everything.
+#[derive(Debug, Default)]
 pub(super) struct Nudge {
-    sender: Sender<()>,
-    receiver: Receiver<()>,
+    is_nudged: Mutex<bool>,
+    nudged: Condvar,
 }
 
 impl Nudge {
     pub(super) fn new() -> Nudge {
-        let (sender, receiver) = bounded(1);
-        Nudge { sender, receiver }
+        Nudge::default()
     }
 
     /// Wakes the thread, or lets it not fall asleep.
     pub(super) fn wake(&self) {
-        // Full means that it was nudged already.
-        let _ = self.sender.try_send(());
+        *self.lock() = true;
+        self.nudged.notify_one();
     }
 
     /// Sleeps until nudged, but no longer than that. `None` waits for as long as it takes.
     pub(super) fn wait(&self, timeout: Option<Duration>) {
-        // Both ways of waking lead to the same look around.
-        let _ = match timeout {
-            Some(timeout) => self.receiver.recv_timeout(timeout).ok(),
-            None => self.receiver.recv().ok(),
-        };
+        let mut is_nudged = self.lock();
+        if !*is_nudged {
+            // All ways of waking lead to the same look around, also that for no reason.
+            is_nudged = match timeout {
+                Some(timeout) => self.nudged.wait_timeout(is_nudged, timeout).unwrap_or_else(PoisonError::into_inner).0,
+                None => self.nudged.wait(is_nudged).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+        *is_nudged = false;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, bool> {
+        self.is_nudged.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_nudges_are_one_and_none_is_missed() {
+        let nudge = Nudge::new();
+        nudge.wake();
+        nudge.wake();
+        nudge.wait(None);
+        assert!(!*nudge.lock(), "one wait has used them up");
+        nudge.wait(Some(Duration::ZERO));
+        std::thread::scope(|threads| {
+            threads.spawn(|| nudge.wait(None));
+            nudge.wake();
+        });
     }
 }

@@ -1,6 +1,6 @@
 //! An open unit, as those who wait for it or follow it see it.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
@@ -9,6 +9,7 @@ use super::ledger::Left;
 use crate::conversation::Message;
 use crate::executor::{CancelReason, CancelToken};
 use crate::lease::Lease;
+use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::unit::UnitKey;
 
 /// How many messages a follower may lag behind before it has to read them from the repository.

@@ -5,7 +5,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 use super::capacity::{Load, WorkerNumber};
 use super::execution::Execution;
@@ -14,6 +13,7 @@ use super::lock::{Rank, Ranked};
 use super::ready::Ready;
 use super::stats::WorkerView;
 use super::timers::Alarm;
+use crate::sync::thread::JoinHandle;
 use crate::worker::{WorkerId, WorkerStatus};
 
 /// Who brings an execution to its end.

@@ -26,7 +26,8 @@ pub(super) enum Report {
 /// The life of the reporter's thread.
 pub(super) fn serve(core: &Core) {
     inside::enter(core.number);
-    while let Ok(report) = core.reports.1.recv() {
+    loop {
+        let report = core.reports.take();
         if matches!(report, Report::Quit) {
             break;
         }

@@ -3,7 +3,6 @@
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::thread;
 
 use super::capacity::{Load, WorkerNumber};
 use super::core::Core;
@@ -15,6 +14,7 @@ use super::reporter::Report;
 use super::run::{self, Ran};
 use super::{inside, panics};
 use crate::error::RepositoryError;
+use crate::sync::thread;
 use crate::worker::WorkerChange;
 
 /// How large a slot's stack may become. Only what is used of it takes memory.

@@ -2,7 +2,6 @@
 //! brings the pool to its end. It never runs the user's code.
 
 use std::sync::{Arc, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::capacity::WorkerNumber;
@@ -13,6 +12,7 @@ use super::registry::{Spare, WorkerCell};
 use super::timers::Alarm;
 use super::{panics, slot};
 use crate::executor::CancelReason;
+use crate::sync::thread::JoinHandle;
 
 /// The longest sleep; it is cut short by whatever becomes due.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3_600);

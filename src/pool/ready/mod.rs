@@ -13,8 +13,6 @@ mod waits;
 mod workers;
 
 use std::collections::BTreeMap;
-use std::sync::Condvar;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use self::crew::Crew;
@@ -30,6 +28,8 @@ use super::lock::{Held, Rank, Ranked};
 use super::nudge::Nudge;
 use super::stats::{PoolPhase, PoolStats, WorkerView};
 use super::timers::{Alarm, Timers};
+use crate::sync::Condvar;
+use crate::sync::thread::JoinHandle;
 
 #[derive(Debug)]
 struct State {

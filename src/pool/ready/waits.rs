@@ -1,13 +1,13 @@
 //! Those who wait: for a place, for completion, for the end of a hold.
 
-use std::sync::Condvar;
-use std::thread::ThreadId;
 use std::time::Instant;
 
 use super::{Ready, State, Wake};
 use crate::pool::error::WaitError;
 use crate::pool::stats::PoolPhase;
 use crate::pool::timers::Alarm;
+use crate::sync::Condvar;
+use crate::sync::thread::ThreadId;
 
 /// How a wait for completion ended.
 ///

@@ -1,12 +1,12 @@
 //! Workers and their threads. What changes a load is called while the worker's own lock is held.
 
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 use super::Ready;
 use crate::pool::capacity::{Load, Taken, WorkerNumber};
 use crate::pool::open_unit::OpenUnit;
 use crate::pool::stats::PoolPhase;
+use crate::sync::thread::JoinHandle;
 
 impl Ready {
     pub(in crate::pool) fn publish(&self, worker: WorkerNumber, load: Load) {
