@@ -46,7 +46,7 @@ pub(crate) trait Recorder: Sync {
 /// # let repository = MemoryRepository::new();
 /// # let job = repository.create_job(&NewJob::named("a job"))?;
 /// # let pool = WorkPool::builder(job.id, execute, repository).start()?;
-/// # let unit = pool.submit_work_unit(NewUnit::new("a"), "What is the capital of France?")?.wait()?;
+/// # let unit = pool.enqueue(NewUnit::new("a"), "What is the capital of France?")?.wait()?;
 /// # assert_eq!((unit.session_id.as_deref(), unit.tokens.output), (Some("s-17"), 4));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

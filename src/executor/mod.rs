@@ -36,6 +36,7 @@ pub use self::cancel::{CancelReason, CancelToken};
 pub use self::error::{ExecuteError, Then};
 pub use self::result::WorkResult;
 use crate::attempt::Provenance;
+use crate::worker::WorkerId;
 
 /// What does the work of a unit.
 pub trait Executor: Send + Sync + 'static {
@@ -45,6 +46,20 @@ pub trait Executor: Send + Sync + 'static {
     ///
     /// The error says what should follow: another attempt, a pause of the whole pool, or nothing.
     fn execute(&self, call: &Call<'_>) -> Result<WorkResult, ExecuteError>;
+
+    /// Brings a worker up, on its own thread, before its first unit and again after a crash (nothing to do).
+    ///
+    /// An error means that the worker cannot work, and so does not returning within the pool's
+    /// [`startup_timeout`](crate::WorkPoolBuilder::startup_timeout), which the token tells of. One that
+    /// [holds](Then::Hold) the pool says that no worker can.
+    ///
+    /// # Errors
+    ///
+    /// As it likes.
+    fn start_worker(&self, worker_id: &WorkerId, cancel: &CancelToken) -> Result<(), ExecuteError> {
+        let _ = (worker_id, cancel);
+        Ok(())
+    }
 
     /// What it is called in the records.
     fn name(&self) -> &str {

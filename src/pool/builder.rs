@@ -8,10 +8,12 @@ use super::core::{Core, Parts};
 use super::error::StartError;
 use super::handle::PoolHandle;
 use super::observe::{Callbacks, Observer};
+use super::ready::CrewLimits;
 use super::retry::RetryPolicy;
+use super::scaling::Scaling;
 use crate::attempt::Failure;
 use crate::clock::{Clock, SystemClock};
-use crate::executor::{Executor, WorkResult};
+use crate::executor::{CancelToken, ExecuteError, Executor, WorkResult};
 use crate::job::JobId;
 use crate::repository::Repository;
 use crate::unit::WorkUnit;
@@ -22,9 +24,22 @@ const MAX_WORKERS_LIMIT: usize = 100_000;
 /// The longest time a setting may name: what is longer is a mistake in the unit.
 const LONGEST_TIME: Duration = Duration::from_secs(366 * 24 * 3_600);
 
+/// What is called before the first worker starts.
+pub(super) type InitHook = Box<dyn FnOnce(&CancelToken) -> Result<(), ExecuteError> + Send>;
+
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
+    pub(super) min_workers: usize,
     pub(super) max_workers: usize,
+    pub(super) scaling: Scaling,
+    pub(super) max_queue_size: usize,
+    pub(super) queue_timeout: Option<Duration>,
+    pub(super) startup_timeout: Duration,
+    pub(super) startup_batch: usize,
+    pub(super) startup_batch_delay: Duration,
+    pub(super) max_worker_age: Option<Duration>,
+    pub(super) max_units_per_worker: Option<u64>,
+    pub(super) taint: Duration,
     pub(super) timeout: Duration,
     pub(super) retry: RetryPolicy,
     pub(super) lease: Duration,
@@ -41,7 +56,17 @@ pub(super) struct Settings {
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
+            min_workers: 1,
             max_workers: 4,
+            scaling: Scaling::OnDemand,
+            max_queue_size: 1_000,
+            queue_timeout: None,
+            startup_timeout: Duration::from_secs(30),
+            startup_batch: 10,
+            startup_batch_delay: Duration::from_millis(500),
+            max_worker_age: None,
+            max_units_per_worker: None,
+            taint: Duration::ZERO,
             timeout: Duration::from_secs(600),
             retry: RetryPolicy::default(),
             lease: Duration::from_secs(60),
@@ -62,11 +87,32 @@ impl Settings {
         if let Some(problem) = max_workers_problem(self.max_workers) {
             return refuse("max_workers", problem);
         }
+        if self.min_workers > self.max_workers {
+            let problem =
+                format!("is {}, which is more than the {} of `max_workers`", self.min_workers, self.max_workers);
+            return refuse("min_workers", problem);
+        }
+        if self.startup_batch == 0 {
+            return refuse("startup_batch", "is 0, which starts nothing".to_owned());
+        }
+        if self.max_units_per_worker == Some(0) {
+            return refuse("max_units_per_worker", "is 0, which lets nothing be done".to_owned());
+        }
+        if let Scaling::Threshold { queued: 0, .. } = self.scaling {
+            return refuse("scaling", "has a threshold of 0, which is always reached".to_owned());
+        }
+        let shortest = Duration::from_millis(1);
         let times = [
-            ("timeout", self.timeout, Duration::from_millis(1)),
-            ("lease", self.lease, Duration::from_millis(1)),
-            ("heartbeat", self.heartbeat, Duration::from_millis(1)),
-            ("reservation", self.reservation, Duration::from_millis(1)),
+            ("queue_timeout", self.queue_timeout.unwrap_or(shortest), shortest),
+            ("startup_timeout", self.startup_timeout, shortest),
+            ("startup_batch_delay", self.startup_batch_delay, Duration::ZERO),
+            ("max_worker_age", self.max_worker_age.unwrap_or(shortest), shortest),
+            ("scaling", self.scaling.idle_limit().unwrap_or_default(), Duration::ZERO),
+            ("taint", self.taint, Duration::ZERO),
+            ("timeout", self.timeout, shortest),
+            ("lease", self.lease, shortest),
+            ("heartbeat", self.heartbeat, shortest),
+            ("reservation", self.reservation, shortest),
             ("kill_grace", self.kill_grace, Duration::ZERO),
             ("shutdown_grace", self.shutdown_grace, Duration::ZERO),
             ("retry", self.retry.limit(), Duration::ZERO),
@@ -89,6 +135,17 @@ impl Settings {
         }
         Ok(())
     }
+
+    pub(super) fn crew(&self) -> CrewLimits {
+        CrewLimits {
+            min_workers: self.min_workers,
+            max_workers: self.max_workers,
+            scaling: self.scaling,
+            startup_batch: self.startup_batch,
+            startup_pause: self.startup_batch_delay,
+            max_abandoned: self.max_abandoned,
+        }
+    }
 }
 
 /// What is wrong with a number of workers.
@@ -109,6 +166,7 @@ pub struct WorkPoolBuilder {
     clock: Arc<dyn Clock>,
     settings: Settings,
     callbacks: Callbacks,
+    init_hook: Option<InitHook>,
     handle: PoolHandle,
 }
 
@@ -121,13 +179,95 @@ impl WorkPoolBuilder {
             clock: Arc::new(SystemClock),
             settings: Settings::default(),
             callbacks: Callbacks::default(),
+            init_hook: None,
             handle: PoolHandle::default(),
         }
+    }
+
+    /// How many workers are started with the pool and kept (1).
+    pub fn min_workers(mut self, min_workers: usize) -> Self {
+        self.settings.min_workers = min_workers;
+        self
     }
 
     /// How many units are executed at a time (4).
     pub fn max_workers(mut self, max_workers: usize) -> Self {
         self.settings.max_workers = max_workers;
+        self
+    }
+
+    /// When there are how many workers between the two ([`Scaling::OnDemand`]).
+    pub fn scaling(mut self, scaling: Scaling) -> Self {
+        self.settings.scaling = scaling;
+        self
+    }
+
+    /// How many units may wait in line (1,000); see [`WorkPool::enqueue`].
+    pub fn max_queue_size(mut self, units: usize) -> Self {
+        self.settings.max_queue_size = units;
+        self
+    }
+
+    /// How long a unit may wait in line before it is failed, unless it says so itself with
+    /// [`NewUnit::queue_timeout`](crate::NewUnit::queue_timeout) (as long as it takes).
+    pub fn queue_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.queue_timeout = Some(timeout);
+        self
+    }
+
+    /// How long a worker may take to come up (30 s); see [`Executor::start_worker`].
+    pub fn startup_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.startup_timeout = timeout;
+        self
+    }
+
+    /// How many workers come up at a time when the pool starts (10).
+    pub fn startup_batch(mut self, workers: usize) -> Self {
+        self.settings.startup_batch = workers;
+        self
+    }
+
+    /// How long it is from when those are up to when the next ones start (500 ms).
+    pub fn startup_batch_delay(mut self, delay: Duration) -> Self {
+        self.settings.startup_batch_delay = delay;
+        self
+    }
+
+    /// Called once, on a thread of its own, before the first worker starts: to log in, to wait for a server (nothing). If it fails
+    /// the pool does not start. When the pool is stopped meanwhile, the token says so.
+    ///
+    /// ```
+    /// use workcrew::{Call, ExecuteError, WaitError, WorkPool, WorkResult};
+    /// # use workcrew::{MemoryRepository, NewJob, Repository};
+    /// # let repository = MemoryRepository::new();
+    /// # let job = repository.create_job(&NewJob::named("a job"))?;
+    /// let pool = WorkPool::builder(job.id, |_: &Call<'_>| Ok(WorkResult::empty()), repository)
+    ///     .init_hook(|_| Err(ExecuteError::give_up("the server is down")))
+    ///     .start()?;
+    /// let error = pool.await_ready().unwrap_err();
+    /// assert_eq!(error.to_string(), "the pool did not start: init_hook: executor: the server is down");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn init_hook(mut self, hook: impl FnOnce(&CancelToken) -> Result<(), ExecuteError> + Send + 'static) -> Self {
+        self.init_hook = Some(Box::new(hook));
+        self
+    }
+
+    /// How old a worker may become before it is replaced between two units (as old as it likes).
+    pub fn max_worker_age(mut self, age: Duration) -> Self {
+        self.settings.max_worker_age = Some(age);
+        self
+    }
+
+    /// How many units a worker executes before it is replaced (as many as come).
+    pub fn max_units_per_worker(mut self, units: u64) -> Self {
+        self.settings.max_units_per_worker = Some(units);
+        self
+    }
+
+    /// How long a worker rests after a crash before it is brought up again; without a rest it is replaced at once (no rest).
+    pub fn taint(mut self, rest: Duration) -> Self {
+        self.settings.taint = rest;
         self
     }
 
@@ -247,10 +387,10 @@ impl WorkPoolBuilder {
             callbacks: self.callbacks,
         }));
         self.handle.set(&core);
-        Ok(WorkPool::new(core))
+        Ok(WorkPool::new(core, self.init_hook))
     }
 
-    /// A pool that is at work.
+    /// A pool that is on its way up: see [`WorkPool::start`].
     ///
     /// # Errors
     ///

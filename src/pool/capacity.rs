@@ -222,6 +222,13 @@ impl Capacity {
         }
     }
 
+    /// A worker has nothing in hand any more.
+    pub(super) fn unassign(&mut self, worker: WorkerNumber) {
+        if let Some(known) = self.workers.get_mut(&worker) {
+            known.unit = None;
+        }
+    }
+
     /// Counts an attempt of a worker; `None` if it says nothing about either.
     pub(super) fn count_attempt(&mut self, worker: WorkerNumber, is_success: Option<bool>) {
         if let Some(known) = self.workers.get_mut(&worker) {

@@ -1,16 +1,17 @@
-//! The claimer: claims the units that this pool accepted and that are due again. It sleeps until something is due and a place is free.
+//! The claimer: claims the units that this pool accepted and that are due: those in line, and those that are to be tried again.
+//! It sleeps until something is due and a place is free.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use super::cell::WorkerCell;
 use super::core::Core;
 use super::ledger::Left;
-use super::registry::WorkerCell;
 use super::reporter::Report;
 use super::timers::due_ms;
-use super::{panics, slot};
-use crate::attempt::AttemptKey;
+use super::{heartbeat, panics, slot};
+use crate::attempt::{AttemptKey, FailureKind};
 use crate::error::RepositoryError;
 use crate::lease::Claim;
 use crate::repository::{ClaimRequest, Scope};
@@ -33,8 +34,12 @@ pub(super) fn serve(core: &Arc<Core>) {
 
 /// Claims what is due, as far as there are places; `false` if there was nothing to do.
 fn claim_due(core: &Arc<Core>) -> bool {
+    if core.ready.take_sweep_due() {
+        heartbeat::sweep(core);
+    }
     let cells = workers_for_due(core);
     if cells.is_empty() {
+        core.ready.claim_ends();
         return false;
     }
     let claimant = core.claimant();
@@ -50,10 +55,14 @@ fn claim_due(core: &Arc<Core>) -> bool {
     };
     // The workers that are taken for it must come free, whatever happens.
     let answer = panics::contain("a claim", claim).unwrap_or_else(|| Err(RepositoryError::storage("it panicked")));
-    match answer {
-        Ok(claims) => {
-            let is_short = claims.len() < cells.len();
-            hand_out(core, cells, claims);
+    let handed_out = answer.map(|claims| {
+        let is_short = claims.len() < cells.len();
+        hand_out(core, &cells, claims);
+        is_short
+    });
+    core.ready.claim_ends();
+    match handed_out {
+        Ok(is_short) => {
             if is_short {
                 look_after_the_rest(core);
             }
@@ -91,17 +100,17 @@ fn put_off(core: &Core) {
 }
 
 /// Each claim goes to the worker that it was made for; workers without one are free again.
-fn hand_out(core: &Core, cells: Vec<Arc<WorkerCell>>, claims: Vec<Claim>) {
+fn hand_out(core: &Core, cells: &[Arc<WorkerCell>], claims: Vec<Claim>) {
     let mut claims: HashMap<_, _> = claims.into_iter().map(|claim| (claim.lease.worker_id.clone(), claim)).collect();
     for cell in cells {
         let Some(claim) = claims.remove(&cell.id) else {
-            slot::give_back(core, &cell);
+            slot::give_back(core, cell);
             continue;
         };
-        match core.ready.claimed(claim.lease.attempt(), claim.lease.unit_id.as_str()) {
-            Some(unit) => core.hand_over(&cell, claim, &unit),
+        match core.ready.claimed(claim.lease.attempt(), claim.lease.unit_id.as_str(), cell.number) {
+            Some(unit) => core.hand_over(cell, claim, &unit),
             // The pool began to stop, and has said that it stays PENDING: it goes back with its worker.
-            None => slot::dismiss(core, &cell),
+            None => slot::dismiss(core, cell),
         }
     }
 }
@@ -122,7 +131,11 @@ fn look_after_the_rest(core: &Core) {
             }
             // Nobody else has executed it, so nobody else tells.
             Ok(stored) if stored.status.is_terminal() && !core.ready.is_later(key, stored.attempt_count) => {
-                ended(core, after(stored.attempt_count), stored.status);
+                let is_own = ended(core, after(stored.attempt_count), stored.status);
+                let kind = stored.failure.as_ref().map(|failure| &failure.kind);
+                if is_own && kind == Some(&FailureKind::QUEUE_TIMEOUT) {
+                    core.ready.count_queue_timeout();
+                }
             }
             // Somebody else has it, or had it.
             Ok(stored) => {
@@ -130,7 +143,9 @@ fn look_after_the_rest(core: &Core) {
                     unit.leave(Left::Lost);
                 }
             }
-            Err(RepositoryError::UnknownUnit { .. }) => ended(core, after(u32::MAX), UnitStatus::Cancelled),
+            Err(RepositoryError::UnknownUnit { .. }) => {
+                ended(core, after(u32::MAX), UnitStatus::Cancelled);
+            }
             Err(error) => {
                 log::warn!("unit {}: could not be read: {error}", unit.id());
                 core.ready.wait_again(key, core.in_ms(PAUSE_AFTER_FAILURE));
@@ -139,9 +154,12 @@ fn look_after_the_rest(core: &Core) {
     }
 }
 
-/// A unit ended without a worker: the reporter tells.
-pub(super) fn ended(core: &Core, after: AttemptKey, status: UnitStatus) {
-    if let Some(unit) = core.ready.unit_leaves(after, Left::Ended(status)) {
+/// A unit ended without a worker: the reporter tells. Says whether it was this pool's.
+pub(super) fn ended(core: &Core, after: AttemptKey, status: UnitStatus) -> bool {
+    let left = core.ready.unit_leaves(after, Left::Ended(status));
+    let is_own = left.is_some();
+    if let Some(unit) = left {
         core.report(Report::Ended { key: after.unit, unit, status });
     }
+    is_own
 }

@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
 
+use super::cell::WorkerCell;
 use super::core::Core;
 use super::execution::{Captured, ComeBack, Execution};
 use super::judge::{End, How};
 use super::ledger::Left;
 use super::observe::Event;
 use super::ready::Stop;
-use super::registry::WorkerCell;
 use super::timers::{boot_ms_of, due_ms};
 use crate::attempt::{AttemptReport, Ending, Failure, FailureKind, Next, Outcome, Progress};
 use crate::error::RepositoryError;
@@ -213,7 +213,7 @@ fn settle(
     let lease = &execution.claim.lease;
     let is_ended = closed.status.is_terminal();
     let is_retried = !is_ended && matches!(end.how, How::Finish(_));
-    core.ready.charge(&captured.charges, is_retried);
+    core.ready.attempt_ends(cell.number, outcome_of(end), &captured.charges, is_retried);
     let left = is_ended.then_some(Left::Ended(closed.status));
     if let Some(left) = left {
         core.ready.unit_leaves(lease.attempt(), left);
@@ -231,6 +231,13 @@ fn settle(
     Settled { left, until_ms, is_thread_back: false }
 }
 
+fn outcome_of(end: &End) -> Outcome {
+    match &end.how {
+        How::Finish(ending) => ending.outcome(),
+        How::Release { .. } | How::Lost => Outcome::Released,
+    }
+}
+
 fn tell_ended(
     core: &Core,
     worker_id: &WorkerId,
@@ -239,9 +246,10 @@ fn tell_ended(
     captured: &Captured,
     closed: &Closed,
 ) {
-    let (outcome, failure) = match &end.how {
-        How::Finish(ending) => (ending.outcome(), ending.failure()),
-        How::Release { .. } | How::Lost => (Outcome::Released, None),
+    let outcome = outcome_of(end);
+    let failure = match &end.how {
+        How::Finish(ending) => ending.failure(),
+        How::Release { .. } | How::Lost => None,
     };
     let lease = &execution.claim.lease;
     log::debug!(
@@ -277,7 +285,7 @@ fn call_back(core: &Core, execution: &Execution, result: &WorkResult, status: Un
 }
 
 /// Starts nothing until then.
-fn hold(core: &Core, until: Option<DateTime<Utc>>, reason: &str) {
+pub(super) fn hold(core: &Core, until: Option<DateTime<Utc>>, reason: &str) {
     log::warn!("{}: nothing is started: {reason}", core.job.id);
     core.ready.hold(reason, until.map(|until| boot_ms_of(until, core.clock.now())));
     core.callbacks.tell_of(|| Event::Held { reason, until });

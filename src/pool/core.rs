@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::builder::Settings;
 use super::capacity::Taken;
+use super::cell::{Birth, WorkerCell};
 use super::execution::Execution;
 use super::lock::assert_none_held;
 use super::mailbox::Mailbox;
@@ -14,7 +15,7 @@ use super::nudge::Nudge;
 use super::observe::Callbacks;
 use super::open_unit::OpenUnit;
 use super::ready::Ready;
-use super::registry::{Registry, WorkerCell};
+use super::registry::Registry;
 use super::reporter::Report;
 use super::stats::Summary;
 use super::timers::due_ms;
@@ -22,7 +23,7 @@ use super::{inside, slot};
 use crate::attempt::{AttemptReport, Provenance};
 use crate::clock::Clock;
 use crate::error::RepositoryError;
-use crate::executor::Executor;
+use crate::executor::{CancelToken, Executor};
 use crate::job::Job;
 use crate::lease::{Claim, Lease, OwnerId};
 use crate::repository::{Claimant, Repository, Slot};
@@ -57,6 +58,9 @@ pub(super) struct Core {
     unstored: Mutex<Vec<(Lease, AttemptReport)>>,
     is_ending: AtomicBool,
     started: OnceLock<Instant>,
+    initialized: OnceLock<Duration>,
+    /// What asks the init hook to give up.
+    pub(super) init_cancel: CancelToken,
     elapsed: OnceLock<Duration>,
     pub(super) stop_error: Mutex<Option<RepositoryError>>,
 }
@@ -77,7 +81,7 @@ impl Core {
             number: inside::next_pool(),
             provenance: parts.executor.provenance(),
             registry: Registry::new(),
-            ready: Ready::new(parts.settings.max_workers),
+            ready: Ready::new(parts.settings.crew(), parts.settings.max_queue_size),
             heartbeat: Nudge::new(),
             reports: Mailbox::new(),
             owner: OnceLock::new(),
@@ -86,6 +90,8 @@ impl Core {
             unstored: Mutex::default(),
             is_ending: AtomicBool::new(false),
             started: OnceLock::new(),
+            initialized: OnceLock::new(),
+            init_cancel: CancelToken::new(),
             elapsed: OnceLock::new(),
             stop_error: Mutex::new(None),
             settings: parts.settings,
@@ -154,6 +160,16 @@ impl Core {
         self.reports.put(report);
     }
 
+    /// How long it took to come up is known.
+    pub(super) fn note_initialized(&self) {
+        self.initialized.get_or_init(|| self.started.get().map(Instant::elapsed).unwrap_or_default());
+    }
+
+    /// How long it took to come up, if it has.
+    pub(super) fn init_time(&self) -> Option<Duration> {
+        self.initialized.get().copied()
+    }
+
     pub(super) fn stop_clock(&self) {
         self.elapsed.get_or_init(|| self.started.get().map(Instant::elapsed).unwrap_or_default());
     }
@@ -168,7 +184,7 @@ impl Core {
     pub(super) fn worker_for(self: &Arc<Core>, mut taken: Taken) -> io::Result<Arc<WorkerCell>> {
         loop {
             match taken {
-                Taken::New(number) => return slot::start(self, number),
+                Taken::New(number) => return slot::start(self, number, Birth::ForUnit),
                 Taken::Idle(number) => match self.registry.get(number) {
                     Some(cell) if cell.reserve() => return Ok(cell),
                     // It ended in between: another one takes its place.

@@ -38,6 +38,16 @@ impl fmt::Display for StartError {
     }
 }
 
+impl StartError {
+    /// The error with what is behind it, in one line.
+    pub(super) fn with_cause(&self) -> String {
+        match self.source() {
+            Some(cause) => format!("{self}: {cause}"),
+            None => self.to_string(),
+        }
+    }
+}
+
 impl Error for StartError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {

@@ -18,6 +18,7 @@ use crate::error::RepositoryError;
 use crate::executor::{CancelReason, CancelToken, Recorder, WorkResult};
 use crate::lease::Claim;
 use crate::money::Charge;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
 /// How long a text that is being written is held back before it is stored again.
@@ -35,6 +36,8 @@ pub(super) struct Execution {
     pub(super) cancel: CancelToken,
     /// When it was claimed, by the pool's clock.
     pub(super) claimed_at_ms: i64,
+    /// Whether its worker got as far as to begin with it.
+    has_begun: AtomicBool,
     told: Mutex<Told>,
     late: Mutex<Late>,
 }
@@ -99,9 +102,19 @@ impl Execution {
             unit,
             cancel,
             claimed_at_ms: core.now_ms(),
+            has_begun: AtomicBool::new(false),
             told: Mutex::default(),
             late: Mutex::new(Late::Open),
         }
+    }
+
+    /// Its worker begins with it.
+    pub(super) fn begin(&self) {
+        self.has_begun.store(true, Ordering::Release);
+    }
+
+    pub(super) fn has_begun(&self) -> bool {
+        self.has_begun.load(Ordering::Acquire)
     }
 
     /// Stores what is still unsent, and returns what is to be stored with the end. `result` has the last word on what was used.

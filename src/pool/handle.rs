@@ -11,7 +11,7 @@ use super::ledger::Left;
 use super::open_unit::OpenUnit;
 use super::ready::Stop;
 use super::stats::PoolStats;
-use super::{inside, submit};
+use super::{enqueue, inside, submit};
 use crate::error::RepositoryError;
 use crate::job::JobId;
 use crate::prompt::Prompt;
@@ -31,7 +31,7 @@ use crate::unit::{NewUnit, WorkUnit};
 ///     Ok(WorkResult::text("Paris"))
 /// };
 /// let pool = WorkPool::builder(job.id, executor, repository).start()?;
-/// let handle = pool.submit_work_unit(NewUnit::new("france"), "What is the capital of France?")?;
+/// let handle = pool.enqueue(NewUnit::new("france"), "What is the capital of France?")?;
 /// for said in handle.messages() {
 ///     assert_eq!(said?.message.text(), "It is Paris.");
 /// }
@@ -188,7 +188,7 @@ impl Drop for SlotPermit {
 /// let handle = builder.handle();
 /// // One failure is enough: nothing more is begun.
 /// let pool = builder.on_unit_failed(move |_, _| handle.stop(Stop::Drain)).start()?;
-/// pool.submit_work_unit(NewUnit::new("a"), "go")?.wait()?;
+/// pool.enqueue(NewUnit::new("a"), "go")?.wait()?;
 /// assert!(!pool.wait_for_available_slot());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -221,6 +221,19 @@ impl PoolHandle {
         }
     }
 
+    /// As [`WorkPool::enqueue`](super::WorkPool::enqueue). A pool that is gone has stopped.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn enqueue(&self, unit: impl Into<NewUnit>, prompt: impl Into<Prompt>) -> Result<UnitHandle, SubmitError> {
+        let unit = unit.into();
+        match self.core() {
+            Some(core) => enqueue::enqueue(&core, unit, prompt.into()),
+            None => Err(SubmitError { unit: Box::new(unit), reason: Refusal::Stopped }),
+        }
+    }
+
     /// As [`WorkPool::wait_for_available_slot`](super::WorkPool::wait_for_available_slot).
     pub fn wait_for_available_slot(&self) -> bool {
         self.core().is_some_and(|core| super::wait_for_slot(&core, None).is_ok())
@@ -229,7 +242,7 @@ impl PoolHandle {
     /// Begins to stop the pool, and returns without waiting for its end.
     pub fn stop(&self, stop: Stop) {
         if let Some(core) = self.core() {
-            super::begin_stop(&core, stop);
+            super::begin_stop(&core, stop, &stop.to_string());
         }
     }
 

@@ -6,19 +6,19 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::cell::WorkerCell;
 use super::core::Core;
 use super::execution::Execution;
 use super::ledger::Left;
 use super::open_unit::OpenUnit;
 use super::ready::Stop;
-use super::registry::WorkerCell;
 use super::stats::PoolPhase;
 use super::{panics, supervisor};
 use crate::attempt::AttemptKey;
 use crate::error::RepositoryError;
 use crate::executor::CancelReason;
 use crate::lease::Held;
-use crate::unit::{UnitKey, UnitStatus};
+use crate::unit::{Change, UnitKey, UnitStatus};
 
 /// How often a unit is looked at that another process executes and somebody here waits for.
 const WATCH_EVERY: Duration = Duration::from_secs(5);
@@ -86,7 +86,7 @@ impl Beat {
             }
             Err(RepositoryError::Gone { path }) => {
                 log::error!("{}: the database at {path} is gone, the pool stops", core.job.id);
-                super::begin_stop(core, Stop::Now);
+                super::begin_stop(core, Stop::Now, "its database is gone");
             }
             Err(error) => {
                 log::warn!("{}: leases were not renewed: {error}", core.job.id);
@@ -139,7 +139,11 @@ pub(super) fn sweep(core: &Core) {
         Ok(swept) if !swept.is_empty() => {
             log::info!("{}: {} units that nobody looked after were taken back", core.job.id, swept.len());
             for swept in swept.iter().filter(|swept| swept.job_id == core.job.id && swept.status.is_terminal()) {
-                super::claimer::ended(core, AttemptKey { unit: swept.unit, number: u32::MAX }, swept.status);
+                let is_own =
+                    super::claimer::ended(core, AttemptKey { unit: swept.unit, number: u32::MAX }, swept.status);
+                if is_own && swept.change == Change::QueueTimeout {
+                    core.ready.count_queue_timeout();
+                }
             }
         }
         Ok(_) => {}

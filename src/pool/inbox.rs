@@ -12,6 +12,8 @@ pub(super) enum Task {
     Run(Arc<Execution>),
     /// Bring an attempt to its end whose own thread did not return.
     Close(Arc<Execution>),
+    /// Come up again after a crash.
+    Restart,
     /// End.
     Quit,
 }

@@ -24,8 +24,8 @@ pub(super) struct End {
     pub(super) result: WorkResult,
     /// Nothing else is to be started for a while.
     pub(super) hold: Option<(Option<DateTime<Utc>>, String)>,
-    /// The worker is not to be used again.
-    pub(super) must_retire: bool,
+    /// Why the worker is not to be trusted any more, if it is not.
+    pub(super) crash: Option<String>,
 }
 
 /// The ways to store it.
@@ -43,7 +43,7 @@ pub(super) enum How {
 
 impl End {
     pub(super) fn new(how: How) -> End {
-        End { how, result: WorkResult::empty(), hold: None, must_retire: false }
+        End { how, result: WorkResult::empty(), hold: None, crash: None }
     }
 }
 
@@ -56,6 +56,7 @@ pub(super) fn judge(core: &Core, execution: &Execution, outcome: Result<WorkResu
             (Some(failure), then, result)
         }
     };
+    let crash = failure.as_ref().filter(|_| then == Then::Replace).map(Failure::to_string);
     let mut end = match (execution.cancel.reason(), failure) {
         (Some(CancelReason::Requested), _) => End::new(How::Finish(Ending::Cancelled)),
         (Some(CancelReason::TimedOut), failure) => timed_out(core, execution, failure),
@@ -70,6 +71,7 @@ pub(super) fn judge(core: &Core, execution: &Execution, outcome: Result<WorkResu
         (None, Some(failure)) => failed(core, execution, failure, then),
     };
     end.result = result;
+    end.crash = crash;
     end
 }
 
@@ -98,9 +100,7 @@ fn failed(core: &Core, execution: &Execution, failure: Failure, then: Then) -> E
         }
         Then::Retry | Then::RetryAfter(_) | Then::GiveUp | Then::Replace => {
             let next = next(core, execution, then);
-            let mut end = End::new(How::Finish(Ending::Failed { failure, next }));
-            end.must_retire = then == Then::Replace;
-            end
+            End::new(How::Finish(Ending::Failed { failure, next }))
         }
     }
 }
@@ -109,6 +109,7 @@ fn next(core: &Core, execution: &Execution, then: Then) -> Next {
     let unit = &execution.claim.unit;
     match then {
         Then::GiveUp => Next::GiveUp,
+        Then::Replace if !core.settings.retry.is_retried_after_crash(unit.options.is_idempotent) => Next::GiveUp,
         Then::RetryAfter(pause) => Next::Retry { after: pause },
         _ => Next::Retry { after: core.settings.retry.pause(unit.key, unit.attempts_used + 1) },
     }

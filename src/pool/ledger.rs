@@ -100,10 +100,11 @@ impl Ledger {
 
     /// Begins to submit a unit of this id. All who submit it at the same time share what they will see of it.
     pub(super) fn begin_submission(&mut self, id: &str) -> Arc<OpenUnit> {
-        let submission = self
-            .submitting
-            .entry(id.to_owned())
-            .or_insert_with(|| Submission { unit: Arc::new(OpenUnit::new(id)), callers: 0, is_claimed: false });
+        let submission = self.submitting.entry(id.to_owned()).or_insert_with(|| Submission {
+            unit: Arc::new(OpenUnit::new(id)),
+            callers: 0,
+            is_claimed: false,
+        });
         submission.callers += 1;
         Arc::clone(&submission.unit)
     }

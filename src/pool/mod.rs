@@ -6,6 +6,8 @@
 //!    the calling thread (`capacity`).
 //! 2. [`WorkPool::submit_work_unit`] turns the promise into a worker: the one idle longest, or a new one (`slot`). One call of the
 //!    repository stores the unit, claims it and starts it; then it goes into the worker's inbox (`submit`).
+//!    [`WorkPool::enqueue`] does the same if a worker is free; if not, it only stores the unit, which waits in line (`enqueue`,
+//!    `queue`) until the `claimer` finds a place for it.
 //! 3. The worker's thread runs it (`run`): renders the prompt if there is a template, and gives the executor a
 //!    [`Call`](crate::Call). What the executor tells meanwhile is stored as it comes (`execution`).
 //! 4. How it came back is judged (`judge`) and stored in one transaction; then the callback runs (`close`); then the
@@ -16,10 +18,18 @@
 //! thread of its own finishes its business (`slot::replace`). A lease that cannot be renewed ends the execution (`heartbeat`).
 //! What ends without a worker is told by the `reporter`.
 //!
+//! # The life of a worker
+//!
+//! Started with the pool in batches, or when it is needed (`crew`, `scaling`), its thread first calls
+//! [`Executor::start_worker`](crate::Executor::start_worker) (`slot`). Then it takes one unit after the other (`cell`), until it was idle for too
+//! long, is worn out or one too many, or the pool stops. If its executor panics it is tainted: it takes nothing more, its unit
+//! is resolved, and another worker takes its place, or itself after a rest.
+//!
 //! # Threads
 //!
-//! One for each worker, started when first needed; the `supervisor`, which serves timers and never runs the user's code; the
-//! claimer and the heartbeat, which call the repository and nobody else; the reporter. `stop` ends them all.
+//! One for each worker; the `supervisor`, which serves timers, starts workers and never runs the user's code; the
+//! claimer and the heartbeat, which call the repository and nobody else; the reporter; one for the init hook while it runs.
+//! `stop` ends them all.
 //!
 //! # Locks
 //!
@@ -27,9 +37,12 @@
 
 mod builder;
 mod capacity;
+mod cell;
 mod claimer;
 mod close;
 mod core;
+mod crew;
+mod enqueue;
 mod error;
 mod execution;
 mod follow;
@@ -45,11 +58,13 @@ mod nudge;
 mod observe;
 mod open_unit;
 mod panics;
+mod queue;
 mod ready;
 mod registry;
 mod reporter;
 mod retry;
 mod run;
+mod scaling;
 mod slot;
 mod stats;
 mod submit;
@@ -62,6 +77,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
+use self::builder::InitHook;
 pub use self::builder::WorkPoolBuilder;
 use self::capacity::Right;
 use self::core::Core;
@@ -71,13 +87,15 @@ pub use self::handle::{PoolHandle, SlotPermit, UnitHandle};
 use self::ledger::Left;
 pub use self::observe::{Event, Observer};
 pub use self::open_unit::Said;
+use self::ready::Ready;
 pub use self::ready::{Completion, Stop};
-pub use self::retry::RetryPolicy;
-pub use self::stats::{PoolPhase, PoolStats, Summary, WorkerView};
+pub use self::retry::{AfterCrash, RetryPolicy};
+pub use self::scaling::Scaling;
+pub use self::stats::{Activity, PoolPhase, PoolStats, QueueState, Summary, WorkerView};
 use self::supervisor::Helpers;
 use crate::attempt::AttemptKey;
 use crate::error::RepositoryError;
-use crate::executor::{CancelReason, Executor};
+use crate::executor::{CancelReason, ExecuteError, Executor};
 use crate::job::JobId;
 use crate::lease::NewOwner;
 use crate::process::Process;
@@ -116,6 +134,8 @@ const PAUSED: &str = "paused";
 /// its [`shutdown_grace`](WorkPoolBuilder::shutdown_grace)).
 pub struct WorkPool {
     core: Arc<Core>,
+    /// What is called before the first worker starts, until it is.
+    init_hook: Mutex<Option<InitHook>>,
     supervisor: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -129,11 +149,16 @@ impl WorkPool {
         WorkPoolBuilder::new(job_id, Box::new(executor), repository.into())
     }
 
-    fn new(core: Arc<Core>) -> WorkPool {
-        WorkPool { core, supervisor: Mutex::new(None) }
+    fn new(core: Arc<Core>, init_hook: Option<InitHook>) -> WorkPool {
+        WorkPool { core, init_hook: Mutex::new(init_hook), supervisor: Mutex::new(None) }
     }
 
-    /// Starts the pool: it registers, takes back what the dead were holding, and starts its threads. Workers start when needed.
+    /// Starts the pool, and does not wait for it to come up: it registers, takes back what the dead were holding, and starts its threads.
+    /// They call the [`init_hook`](WorkPoolBuilder::init_hook), then start the first workers, in batches.
+    ///
+    /// Until that is over whoever waits for a place waits, [`enqueue`](WorkPool::enqueue) puts units into the queue, and a
+    /// bare [`submit_work_unit`](WorkPool::submit_work_unit) is refused. It is enough that one worker comes up; if none does, or the hook fails,
+    /// the pool ends as [`InitFailed`](PoolPhase::InitFailed).
     ///
     /// # Errors
     ///
@@ -143,15 +168,64 @@ impl WorkPool {
         if cfg!(panic = "abort") {
             log::warn!("panics abort this program: one in an executor or callback ends all of it");
         }
-        let started = catch_unwind(AssertUnwindSafe(|| start_threads(&self.core)));
-        if !matches!(started, Ok(Ok(_))) {
-            self.core.ready.fail_initializing();
+        let hook = self.init_hook.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let started = catch_unwind(AssertUnwindSafe(|| start_threads(&self.core, hook)));
+        match &started {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => self.core.ready.fail_initializing(error.with_cause()),
+            Err(_) => self.core.ready.fail_initializing("it panicked".to_owned()),
         }
         let supervisor = started.unwrap_or_else(|payload| resume_unwind(payload))?;
         *self.supervisor.lock().unwrap_or_else(PoisonError::into_inner) = Some(supervisor);
-        self.core.ready.begin_running();
-        log::info!("{}: the pool runs with up to {} workers", self.core.job.id, self.core.settings.max_workers);
         Ok(())
+    }
+
+    /// Waits until a worker is up: from then on units can be executed, though more workers may be on their way.
+    ///
+    /// # Errors
+    ///
+    /// At once if the pool [could not be started](WaitError::InitFailed), was not, or has stopped.
+    pub fn await_ready(&self) -> Result<(), WaitError> {
+        self.await_init(|ready| ready.await_ready(None))
+    }
+
+    /// The same, but for no longer than that.
+    ///
+    /// # Errors
+    ///
+    /// Also if the time was up.
+    pub fn await_ready_timeout(&self, timeout: Duration) -> Result<(), WaitError> {
+        self.await_init(|ready| ready.await_ready(deadline(Some(timeout))))
+    }
+
+    /// Waits until all workers have come up with which the pool starts, or have failed to.
+    ///
+    /// # Errors
+    ///
+    /// At once if the pool [could not be started](WaitError::InitFailed), was not, or has stopped.
+    pub fn await_init_complete(&self) -> Result<(), WaitError> {
+        self.await_init(|ready| ready.await_init_complete(None))
+    }
+
+    /// The same, but for no longer than that.
+    ///
+    /// # Errors
+    ///
+    /// Also if the time was up.
+    pub fn await_init_complete_timeout(&self, timeout: Duration) -> Result<(), WaitError> {
+        self.await_init(|ready| ready.await_init_complete(deadline(Some(timeout))))
+    }
+
+    fn await_init(&self, wait: impl FnOnce(&Ready) -> Result<(), WaitError>) -> Result<(), WaitError> {
+        if inside::is_inside(self.core.number) {
+            return Err(WaitError::WouldDeadlock);
+        }
+        wait(&self.core.ready)
+    }
+
+    /// How long the pool took to come up; `None` if it has not.
+    pub fn init_time(&self) -> Option<Duration> {
+        self.core.init_time()
     }
 
     /// Submits a unit with its prompt, into the place that this thread waited for or into one that happens to be free.
@@ -168,6 +242,35 @@ impl WorkPool {
         prompt: impl Into<Prompt>,
     ) -> Result<UnitHandle, SubmitError> {
         submit::submit(&self.core, Right::Thread(thread::current().id()), unit.into(), prompt.into())
+    }
+
+    /// Takes a unit that may wait in line: if a worker is free it gets it now, otherwise the unit is stored and gets the next one
+    /// that is, the larger [`priority`](NewUnit::priority) first. It never waits itself, so callbacks may use it.
+    ///
+    /// When it returns, the unit is stored. One that is there already is treated as by
+    /// [`submit_work_unit`](WorkPool::submit_work_unit). A unit that waits for longer than its
+    /// [`queue_timeout`](NewUnit::queue_timeout), or the pool's, is failed and never executed.
+    ///
+    /// # Errors
+    ///
+    /// [`Saturated`](Refusal::Saturated) if [`max_queue_size`](WorkPoolBuilder::max_queue_size) units wait already. The unit comes back with the error.
+    ///
+    /// ```
+    /// use workcrew::{Call, NewUnit, WorkPool, WorkResult};
+    /// # use workcrew::{MemoryRepository, NewJob, Repository};
+    /// # let repository = MemoryRepository::new();
+    /// # let job = repository.create_job(&NewJob::named("a job"))?;
+    /// let pool = WorkPool::builder(job.id, |call: &Call<'_>| Ok(WorkResult::text(call.prompt())), repository).start()?;
+    /// for number in 0..100 {
+    ///     pool.enqueue(NewUnit::new(format!("unit {number}")), "go")?;
+    /// }
+    /// pool.enqueue(NewUnit::new("before the others").priority(1), "go")?;
+    /// pool.wait_for_completion();
+    /// assert_eq!(pool.stats().completed, 101);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn enqueue(&self, unit: impl Into<NewUnit>, prompt: impl Into<Prompt>) -> Result<UnitHandle, SubmitError> {
+        enqueue::enqueue(&self.core, unit.into(), prompt.into())
     }
 
     /// Waits until there is a place and keeps it for this thread, whose next [`submit_work_unit`](WorkPool::submit_work_unit)
@@ -257,7 +360,7 @@ impl WorkPool {
 
     /// The workers that there are now, in the order in which they were started.
     pub fn workers(&self) -> Vec<WorkerView> {
-        self.core.registry.snapshot().iter().map(|cell| cell.view()).collect()
+        self.core.ready.worker_views()
     }
 
     /// Whether no worker has a unit in hand.
@@ -277,7 +380,7 @@ impl WorkPool {
     ///
     /// If the pool's end could not be stored. It has ended all the same.
     pub fn stop(&self, stop: Stop) -> Result<Summary, StopError> {
-        self.stop_until(stop, None)
+        self.stop_until(stop, None, &stop.to_string())
     }
 
     /// The same, but waits for no longer than that; the pool goes on stopping.
@@ -286,11 +389,11 @@ impl WorkPool {
     ///
     /// As [`stop`](WorkPool::stop).
     pub fn stop_timeout(&self, stop: Stop, timeout: Duration) -> Result<Summary, StopError> {
-        self.stop_until(stop, Some(timeout))
+        self.stop_until(stop, Some(timeout), &stop.to_string())
     }
 
-    fn stop_until(&self, stop: Stop, timeout: Option<Duration>) -> Result<Summary, StopError> {
-        begin_stop(&self.core, stop);
+    fn stop_until(&self, stop: Stop, timeout: Option<Duration>, why: &str) -> Result<Summary, StopError> {
+        begin_stop(&self.core, stop, why);
         if inside::is_inside(self.core.number) || !self.core.ready.wait_stopped(deadline(timeout)) {
             return Ok(self.core.summary(false));
         }
@@ -308,7 +411,7 @@ impl WorkPool {
 impl Drop for WorkPool {
     fn drop(&mut self) {
         let grace = self.core.settings.shutdown_grace;
-        if let Err(error) = self.stop(Stop::Cancel { grace }) {
+        if let Err(error) = self.stop_until(Stop::Cancel { grace }, None, "it was dropped") {
             log::error!("{}: {error}", self.core.job.id);
         }
     }
@@ -321,7 +424,7 @@ impl fmt::Debug for WorkPool {
 }
 
 /// Registers the pool and starts all its threads but the workers'. Returns the supervisor's.
-fn start_threads(core: &Arc<Core>) -> Result<JoinHandle<()>, StartError> {
+fn start_threads(core: &Arc<Core>, hook: Option<InitHook>) -> Result<JoinHandle<()>, StartError> {
     let owner = NewOwner::new(Process::this(&core.clock.boot_id()), &core.settings.label);
     let owner = core.repository().register_owner(&owner).or_else(|error| match error.is_passing() {
         true => core.repository().register_owner(&owner),
@@ -341,7 +444,7 @@ fn start_threads(core: &Arc<Core>) -> Result<JoinHandle<()>, StartError> {
         }
     }));
 
-    let supervisor = start_helpers(core)
+    let supervisor = start_helpers(core, hook)
         .and_then(|helpers| spawn(core, "workcrew-supervisor", move |core| supervisor::serve(core, helpers)));
     supervisor.map_err(|error| {
         // Those that did start have nothing to do, and end.
@@ -353,13 +456,30 @@ fn start_threads(core: &Arc<Core>) -> Result<JoinHandle<()>, StartError> {
     })
 }
 
-fn start_helpers(core: &Arc<Core>) -> io::Result<Helpers> {
+fn start_helpers(core: &Arc<Core>, hook: Option<InitHook>) -> io::Result<Helpers> {
     let beat = heartbeat::Beat::first(core);
     Ok(Helpers {
         claimer: spawn(core, "workcrew-claimer", claimer::serve)?,
         heartbeat: spawn(core, "workcrew-heartbeat", move |core| heartbeat::serve(core, beat))?,
         reporter: spawn(core, "workcrew-reporter", |core| reporter::serve(core))?,
+        init: start_hook(core, hook)?,
     })
+}
+
+/// Calls the init hook on a thread of its own: the pool can be stopped while it runs.
+fn start_hook(core: &Arc<Core>, hook: Option<InitHook>) -> io::Result<Option<JoinHandle<()>>> {
+    let Some(hook) = hook.filter(|_| core.ready.phase() == PoolPhase::Initializing) else {
+        core.ready.hook_ends(Ok(()));
+        return Ok(None);
+    };
+    let call = move |core: &Arc<Core>| {
+        inside::enter(core.number);
+        let returned =
+            catch_unwind(AssertUnwindSafe(|| hook(&core.init_cancel).map_err(ExecuteError::with_causes_told)));
+        let returned = returned.unwrap_or_else(|payload| Err(run::panicked(payload)));
+        core.ready.hook_ends(returned.map_err(|error| format!("init_hook: {error}")));
+    };
+    spawn(core, "workcrew-init", call).map(Some)
 }
 
 fn spawn(core: &Arc<Core>, name: &str, serve: impl FnOnce(&Arc<Core>) + Send + 'static) -> io::Result<JoinHandle<()>> {
@@ -396,9 +516,32 @@ fn wait_for_completion(core: &Core, timeout: Option<Duration>) -> Completion {
 }
 
 /// Begins to stop a pool. What waits is left PENDING.
-fn begin_stop(core: &Core, stop: Stop) {
+fn begin_stop(core: &Core, stop: Stop, why: &str) {
+    let stats = core.ready.stats();
     for unit in core.ready.begin_stop(stop) {
         unit.leave(Left::Pending);
+    }
+    if matches!(stats.phase, PoolPhase::Initializing | PoolPhase::Running | PoolPhase::InitFailed) && !core.is_ending()
+    {
+        log_stop(core, &stats, why);
+    }
+}
+
+/// Says once why a pool stops, and what it leaves.
+fn log_stop(core: &Core, stats: &PoolStats, why: &str) {
+    let (job, label) = (core.job.id, &core.settings.label);
+    log::info!("{job}: the pool `{label}` stops: {why}");
+    log::debug!(
+        "{job}: the pool `{label}` stops: initialized {}, workers {}, available {}, busy {}, queued {}, waiters {}",
+        core.init_time().is_some(),
+        stats.total_workers,
+        stats.idle_workers,
+        stats.busy_workers,
+        stats.queue_size,
+        stats.slot_waiters,
+    );
+    if stats.init_waiters > 0 {
+        log::info!("{job}: {} threads wait in vain for the pool `{label}` to come up", stats.init_waiters);
     }
 }
 

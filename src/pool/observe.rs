@@ -31,7 +31,7 @@ use crate::worker::WorkerId;
 ///         }
 ///     })
 ///     .start()?;
-/// pool.submit_work_unit(NewUnit::new("ada"), "Greet Ada.")?;
+/// pool.enqueue(NewUnit::new("ada"), "Greet Ada.")?;
 /// assert_eq!(events.recv()?, "ada: COMPLETED");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -83,6 +83,37 @@ pub enum Event<'a> {
         worker_id: &'a WorkerId,
         /// Whether it goes on.
         is_replaced: bool,
+    },
+    /// A unit waits in line, because no worker is free.
+    UnitQueued {
+        /// Which.
+        unit_id: &'a str,
+    },
+    /// A worker is up, and takes units.
+    WorkerReady {
+        /// Which.
+        worker_id: &'a WorkerId,
+    },
+    /// A worker did not come up.
+    WorkerStartFailed {
+        /// Which.
+        worker_id: &'a WorkerId,
+        /// Why.
+        reason: &'a str,
+    },
+    /// A worker crashed with a unit in hand, and takes nothing more for now.
+    WorkerTainted {
+        /// Which.
+        worker_id: &'a WorkerId,
+        /// How.
+        reason: &'a str,
+    },
+    /// A worker has ended: the pool stops, or it was idle for too long, worn out, one too many, or crashed.
+    WorkerEnded {
+        /// Which.
+        worker_id: &'a WorkerId,
+        /// Whether it ended because it crashed.
+        has_crashed: bool,
     },
     /// An executor has held the pool: it starts nothing for a while.
     Held {

@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
+use super::cell::WorkerCell;
 use super::close::patiently;
 use super::core::Core;
 use super::execution::Execution;
 use super::ledger::Left;
+use super::observe::Event;
 use super::open_unit::OpenUnit;
-use super::registry::WorkerCell;
 use super::{inside, panics, run, slot};
 use crate::executor::WorkResult;
 use crate::unit::{UnitKey, UnitStatus};
+use crate::worker::WorkerId;
 
 /// What the reporter is to tell.
 #[derive(Debug)]
@@ -19,6 +21,8 @@ pub(super) enum Report {
     Ended { key: UnitKey, unit: Arc<OpenUnit>, status: UnitStatus },
     /// An execution did not return, and no thread may take its place.
     Close { cell: Arc<WorkerCell>, execution: Arc<Execution> },
+    /// A worker did not come up in time.
+    StartFailed { worker_id: WorkerId, reason: String },
     /// There will be no more.
     Quit,
 }
@@ -51,6 +55,9 @@ fn tell(core: &Core, report: Report) {
                     slot::give_back(core, &cell);
                 }
             }
+        }
+        Report::StartFailed { worker_id, reason } => {
+            core.callbacks.tell_of(|| Event::WorkerStartFailed { worker_id: &worker_id, reason: &reason });
         }
         Report::Quit => {}
     }

@@ -25,22 +25,52 @@ pub struct RetryPolicy {
     base: Duration,
     limit: Duration,
     is_jittered: bool,
+    after_crash: AfterCrash,
+}
+
+/// Which units are tried again after their worker crashed: its executor panicked or said that it is [broken](crate::Then::Replace).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum AfterCrash {
+    /// All that have an attempt left.
+    #[default]
+    Retry,
+    /// Of those only the ones that are [`idempotent`](crate::NewUnit::idempotent): nobody knows how far the others came.
+    OnlyIdempotent,
 }
 
 impl RetryPolicy {
     /// A pause that doubles from `base` up to `limit`.
     pub fn exponential(base: Duration, limit: Duration) -> RetryPolicy {
-        RetryPolicy { base, limit, is_jittered: true }
+        RetryPolicy { base, limit, is_jittered: true, after_crash: AfterCrash::Retry }
     }
 
     /// The same pause every time.
     pub fn fixed(pause: Duration) -> RetryPolicy {
-        RetryPolicy { base: pause, limit: pause, is_jittered: false }
+        RetryPolicy { base: pause, limit: pause, is_jittered: false, after_crash: AfterCrash::Retry }
     }
 
     /// No pause.
     pub fn immediate() -> RetryPolicy {
         RetryPolicy::fixed(Duration::ZERO)
+    }
+
+    /// Which units are tried again after their worker crashed (all).
+    ///
+    /// ```
+    /// use workcrew::{AfterCrash, RetryPolicy};
+    ///
+    /// let policy = RetryPolicy::default().after_crash(AfterCrash::OnlyIdempotent);
+    /// ```
+    #[must_use]
+    pub fn after_crash(mut self, after_crash: AfterCrash) -> RetryPolicy {
+        self.after_crash = after_crash;
+        self
+    }
+
+    /// Whether a unit is tried again after its worker crashed.
+    pub(super) fn is_retried_after_crash(&self, is_idempotent: bool) -> bool {
+        is_idempotent || self.after_crash == AfterCrash::Retry
     }
 
     /// The longest pause of all.

@@ -1,8 +1,10 @@
 //! One attempt, from the inbox to the free slot. Read from the top, it is the life of an execution.
 
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use super::cell::{After, Return, WorkerCell};
 use super::close::{Closer, Settled, close, patiently, report_late};
 use super::core::Core;
 use super::execution::{ComeBack, Execution, Recording};
@@ -11,7 +13,6 @@ use super::ledger::Left;
 use super::lock::assert_none_held;
 use super::observe::Event;
 use super::ready::Stop;
-use super::registry::{Return, WorkerCell};
 use super::{panics, slot};
 use crate::attempt::{AttemptReport, Beginning, Ending, Failure, FailureKind, Next};
 use crate::error::RepositoryError;
@@ -35,17 +36,37 @@ pub(super) enum Ran {
 /// Executes an attempt and brings it to its end.
 pub(super) fn run(core: &Arc<Core>, cell: &Arc<WorkerCell>, generation: u64, execution: &Arc<Execution>) -> Ran {
     let end = execute(core, cell, execution);
-    let must_retire = end.must_retire;
+    come_back(core, cell, generation, execution, end)
+}
+
+/// Gives back a unit whose worker could not be brought up for it.
+pub(super) fn refuse(
+    core: &Arc<Core>,
+    cell: &Arc<WorkerCell>,
+    generation: u64,
+    execution: &Arc<Execution>,
+    error: ExecuteError,
+) -> Ran {
+    let end = end_before_start(core, execution).unwrap_or_else(|| not_brought_up(core, execution, &error.to_string()));
+    come_back(core, cell, generation, execution, End { crash: Some(error.to_string()), ..end })
+}
+
+/// A thread is back with the end of its attempt, which is for it to store unless somebody else has begun to.
+fn come_back(core: &Arc<Core>, cell: &Arc<WorkerCell>, generation: u64, execution: &Arc<Execution>, end: End) -> Ran {
     match cell.come_back(&core.ready, execution, generation) {
         Return::InTime => {
+            let after = after(core, cell, &end);
             let settled = close(core, cell, Closer::Worker, execution, end);
-            free_then_tell(core, cell, execution, must_retire, settled)
+            free_then_tell(core, cell, execution, after, settled)
         }
-        Return::Late => match report_late(core, execution, end) {
-            ComeBack::AfterTheEnd(_) => slot::free(core, cell, must_retire),
-            // Until the attempt is closed the worker is not free; whoever closes it sees to that.
-            ComeBack::BeforeTheEnd => Ran::Idle,
-        },
+        Return::Late => {
+            let after = after(core, cell, &end);
+            match report_late(core, execution, end) {
+                ComeBack::AfterTheEnd(_) => slot::free(core, cell, after),
+                // Until the attempt is closed the worker is not free; whoever closes it sees to that.
+                ComeBack::BeforeTheEnd => Ran::Idle,
+            }
+        }
         Return::Replaced => {
             report_late(core, execution, end);
             core.ready.returned();
@@ -54,18 +75,28 @@ pub(super) fn run(core: &Arc<Core>, cell: &Arc<WorkerCell>, generation: u64, exe
     }
 }
 
+/// What the worker does after an attempt that ended like this. If it crashed, it takes nothing more from now on.
+fn after(core: &Core, cell: &WorkerCell, end: &End) -> After {
+    let Some(reason) = &end.crash else { return After::GoOn };
+    slot::taint(core, cell, reason);
+    let rest = core.settings.taint;
+    After::Crash { rests_until_ms: (!rest.is_zero()).then(|| core.in_ms(rest)) }
+}
+
 /// Brings an attempt to its end whose thread was left behind, in its place.
 pub(super) fn close_abandoned(core: &Arc<Core>, cell: &Arc<WorkerCell>, execution: &Arc<Execution>) -> Ran {
     tell_abandoned(core, &cell.id, execution, true);
-    let end = judge(core, execution, Err(ExecuteError::retry("the executor did not return when its time was up")));
+    let end = end_of_abandoned(core, execution);
+    // What never came up is not worth going on with.
+    let after = if end.crash.is_some() { After::Retire } else { After::GoOn };
     let settled = close(core, cell, Closer::Worker, execution, end);
-    free_then_tell(core, cell, execution, false, settled)
+    free_then_tell(core, cell, execution, after, settled)
 }
 
 /// The same where no thread may be started in its place. The worker stays stuck until its thread comes back.
 pub(super) fn close_stuck(core: &Core, cell: &WorkerCell, execution: &Arc<Execution>) {
     tell_abandoned(core, &cell.id, execution, false);
-    let end = judge(core, execution, Err(ExecuteError::retry("the executor did not return when its time was up")));
+    let end = end_of_abandoned(core, execution);
     let settled = close(core, cell, Closer::Reporter, execution, end);
     if settled.is_thread_back {
         slot::give_back(core, cell);
@@ -73,6 +104,22 @@ pub(super) fn close_stuck(core: &Core, cell: &WorkerCell, execution: &Arc<Execut
         cell.note_closed(execution);
     }
     tell_settled(core, execution, settled);
+}
+
+/// How an attempt ends whose thread did not return.
+fn end_of_abandoned(core: &Core, execution: &Execution) -> End {
+    if execution.has_begun() {
+        return judge(core, execution, Err(ExecuteError::retry("the executor did not return when its time was up")));
+    }
+    let reason = format!("its worker did not come up within {:?}", core.settings.startup_timeout);
+    let end = end_before_start(core, execution).unwrap_or_else(|| not_brought_up(core, execution, &reason));
+    End { crash: Some(reason), ..end }
+}
+
+/// A unit that got no worker is given back for a while, longer each time.
+fn not_brought_up(core: &Core, execution: &Execution, reason: &str) -> End {
+    let pause = core.settings.retry.pause(execution.claim.unit.key, execution.claim.lease.attempt_number);
+    End::new(How::Release { after: Some(pause), reason: reason.to_owned() })
 }
 
 /// Gives a unit back after a panic of our own.
@@ -108,6 +155,7 @@ fn execute(core: &Core, cell: &WorkerCell, execution: &Execution) -> End {
     let timeout = unit.options.timeout.unwrap_or(core.settings.timeout);
     let deadline_ms = core.in_ms(timeout);
     cell.watch(&core.ready, execution, deadline_ms);
+    execution.begin();
     log::debug!("unit {}: attempt {} starts on worker {}", unit.id, execution.claim.lease.attempt_number, cell.id);
     core.callbacks.tell_of(|| Event::AttemptStarted {
         unit_id: &unit.id,
@@ -135,7 +183,7 @@ fn execute(core: &Core, cell: &WorkerCell, execution: &Execution) -> End {
         false => catch_unwind(AssertUnwindSafe(execute)),
     };
     fault::point("execute", Stage::Committed);
-    judge(core, execution, outcome.unwrap_or_else(|payload| Err(panicked(panics::describe(payload)))))
+    judge(core, execution, outcome.unwrap_or_else(|payload| Err(panicked(payload))))
 }
 
 /// What was asked to stop before it began does not begin, and nothing does while the pool is held.
@@ -176,13 +224,14 @@ fn end_at_start(core: &Core, execution: &Execution, rendered: Option<&str>) -> O
     }
 }
 
-fn panicked(message: String) -> ExecuteError {
-    ExecuteError::retry(message).kind(FailureKind::PANIC.as_str().to_owned())
+/// What a panic of the user's code means: that its worker is not to be trusted any more.
+pub(super) fn panicked(payload: Box<dyn Any + Send>) -> ExecuteError {
+    ExecuteError::broken(panics::describe(payload)).kind(FailureKind::PANIC.as_str().to_owned())
 }
 
 /// Frees the slot, and only then lets go of the unit: whoever waited for it finds room.
-fn free_then_tell(core: &Core, cell: &WorkerCell, execution: &Execution, must_retire: bool, settled: Settled) -> Ran {
-    let ran = slot::free(core, cell, must_retire);
+fn free_then_tell(core: &Core, cell: &WorkerCell, execution: &Execution, after: After, settled: Settled) -> Ran {
+    let ran = slot::free(core, cell, after);
     tell_settled(core, execution, settled);
     ran
 }

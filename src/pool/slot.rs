@@ -1,36 +1,65 @@
-//! A slot: the thread behind a worker. It takes one task after another from its inbox until it is told to end.
+//! A slot: the thread behind a worker. It brings the worker up, then takes one task after another from its inbox until it is
+//! told to end.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::capacity::{Load, WorkerNumber};
+use super::cell::{Abandoned, After, Birth, LateStart, Wear, WorkerCell};
+use super::close::patiently;
 use super::core::Core;
 use super::execution::Execution;
 use super::inbox::{Inbox, Task};
 use super::lock::assert_none_held;
-use super::registry::{Abandoned, WorkerCell};
+use super::observe::Event;
 use super::reporter::Report;
 use super::run::{self, Ran};
+use super::timers::Alarm;
 use super::{inside, panics};
 use crate::error::RepositoryError;
+use crate::executor::{CancelReason, ExecuteError};
 use crate::sync::thread;
 use crate::worker::WorkerChange;
 
 /// How large a slot's stack may become. Only what is used of it takes memory.
 const STACK_BYTES: usize = 2 * 1024 * 1024;
 
-/// Starts a worker that is about to get a unit.
-pub(super) fn start(core: &Arc<Core>, number: WorkerNumber) -> io::Result<Arc<WorkerCell>> {
+/// How long a worker that has ended stays in the registry.
+const FORGET_AFTER: Duration = Duration::from_secs(30);
+
+/// Starts a worker.
+pub(super) fn start(core: &Arc<Core>, number: WorkerNumber, birth: Birth) -> io::Result<Arc<WorkerCell>> {
     let inbox = Inbox::new();
-    let cell = Arc::new(WorkerCell::new(number, inbox.clone()));
+    let cell = Arc::new(WorkerCell::new(number, inbox.clone(), birth));
     core.registry.add(Arc::clone(&cell));
+    cell.begin_start(&core.ready, core.now_ms(), core.in_ms(core.settings.startup_timeout));
     match spawn(core, &cell, 0, inbox, None) {
         Ok(()) => Ok(cell),
         Err(error) => {
             core.registry.remove(number);
-            cell.end(&core.ready);
+            cell.has_no_thread(&core.ready, &format!("no thread for worker {}: {error}", cell.id));
             Err(error)
+        }
+    }
+}
+
+/// A worker has had its time to come up; `start` says which time it was meant, `None` whichever.
+pub(super) fn late_start(core: &Arc<Core>, number: WorkerNumber, start: Option<u64>, reason: CancelReason) {
+    let Some(cell) = core.registry.get(number) else { return };
+    let message = format!("worker {} did not come up within {:?}", cell.id, core.settings.startup_timeout);
+    match cell.give_up_start(&core.ready, start, &message) {
+        LateStart::Not => {}
+        LateStart::Ended(cancel) => {
+            cancel.cancel(reason);
+            log::warn!("{}: {message}, its thread is left behind", core.job.id);
+            forget_later(core, &cell);
+            core.report(Report::StartFailed { worker_id: cell.id.clone(), reason: message });
+        }
+        LateStart::WithUnit { run, cancel } => {
+            cancel.cancel(reason);
+            replace(core, &cell, run);
         }
     }
 }
@@ -78,84 +107,187 @@ fn spawn(
 /// The life of a slot's thread.
 fn serve(core: &Arc<Core>, cell: &Arc<WorkerCell>, generation: u64, inbox: &Inbox, first: Option<Task>) {
     inside::enter(core.number);
-    let mut task = first.unwrap_or_else(|| inbox.take());
-    loop {
-        match perform(core, cell, generation, task) {
+    let slot = Slot { core, cell, generation };
+    let mut task = first.unwrap_or(Task::Restart);
+    let mut broken = None;
+    let ran = loop {
+        let ran = match task {
+            Task::Restart => slot.bring_up().unwrap_or_else(|error| {
+                broken = Some(error);
+                Ran::Idle
+            }),
+            task => slot.perform(task, broken.take()),
+        };
+        match ran {
             Ran::Idle => task = inbox.take(),
-            Ran::Retiring => break,
-            // Another thread is this worker now.
-            Ran::Replaced => return,
+            ran => break ran,
         }
-    }
-    if cell.is_replaced(generation) {
-        core.ready.returned();
-    } else {
-        end(core, cell);
-    }
-}
-
-/// Does one task. Should our own code or a repository panic, the unit in hand is given back and the worker ends.
-fn perform(core: &Arc<Core>, cell: &Arc<WorkerCell>, generation: u64, task: Task) -> Ran {
-    let execution = match &task {
-        Task::Run(execution) | Task::Close(execution) => Some(Arc::clone(execution)),
-        Task::Quit => None,
     };
-    let performed = catch_unwind(AssertUnwindSafe(|| match task {
-        Task::Run(execution) => run::run(core, cell, generation, &execution),
-        Task::Close(execution) => run::close_abandoned(core, cell, &execution),
-        Task::Quit => Ran::Retiring,
-    }));
-    performed.unwrap_or_else(|payload| {
-        let message = panics::describe(payload);
-        log::error!("worker {} panicked outside of its executor: {message}", cell.id);
-        // Whoever took its place has the unit too.
-        if cell.is_replaced(generation) {
-            return Ran::Retiring;
+    match ran {
+        // Another thread is this worker now, and has been told.
+        Ran::Replaced => {}
+        _ if cell.is_replaced(generation) => core.ready.returned(),
+        _ => {
+            end(core, cell);
+            core.callbacks.tell_of(|| Event::WorkerEnded { worker_id: &cell.id, has_crashed: cell.has_crashed() });
         }
-        if let Some(execution) = execution {
-            run::give_up(core, &execution);
-        }
-        cell.settle(&core.ready, true);
-        Ran::Retiring
-    })
+    }
 }
 
-/// A worker ends in order: the repository hears of it, the registry forgets it.
+/// A thread and the worker it is behind.
+struct Slot<'a> {
+    core: &'a Arc<Core>,
+    cell: &'a Arc<WorkerCell>,
+    generation: u64,
+}
+
+impl Slot<'_> {
+    /// Brings the worker up. If it cannot work although a unit is on its way to it, the error is kept for that.
+    fn bring_up(&self) -> Result<Ran, ExecuteError> {
+        let Slot { core, cell, generation } = *self;
+        // Whoever gave it up meanwhile has seen to everything.
+        let Some(cancel) = cell.start_token() else { return Ok(Ran::Retiring) };
+        let start = || core.executor.start_worker(&cell.id, &cancel).map_err(ExecuteError::with_causes_told);
+        let started = catch_unwind(AssertUnwindSafe(start)).unwrap_or_else(|payload| Err(run::panicked(payload)));
+        let is_for_unit = cell.is_for_unit();
+        let started = started.and_then(|()| if is_for_unit { Ok(()) } else { self.store_up() });
+        if let Err(error) = started {
+            let reason = format!("worker {}: {error}", cell.id);
+            log::warn!("{}: a worker did not come up: {reason}", core.job.id);
+            core.callbacks.tell_of(|| Event::WorkerStartFailed { worker_id: &cell.id, reason: &reason });
+            hold_if_asked(core, &error);
+            let ends = cell.fail_start(&core.ready, generation, &reason);
+            return if ends || cell.is_replaced(generation) { Ok(Ran::Retiring) } else { Err(error) };
+        }
+        if !cell.came_up(&core.ready, generation, core.now_ms()) {
+            if !is_for_unit {
+                end_row(core, cell);
+            }
+            return Ok(Ran::Retiring);
+        }
+        if let Some(age) = core.settings.max_worker_age {
+            core.ready.set_alarm(core.in_ms(age), Alarm::WorkerAge(cell.number));
+        }
+        log::debug!("{}: worker {} is up", core.job.id, cell.id);
+        core.callbacks.tell_of(|| Event::WorkerReady { worker_id: &cell.id });
+        Ok(Ran::Idle)
+    }
+
+    /// STARTING, then READY in the records. One that was started for a unit is recorded by the claim of that.
+    fn store_up(&self) -> Result<(), ExecuteError> {
+        let Slot { core, cell, .. } = *self;
+        let first = if cell.has_row() { WorkerChange::Restart } else { WorkerChange::Start };
+        let slot = core.slot_of(cell);
+        for change in [first, WorkerChange::Ready] {
+            let store = || core.repository().change_worker(core.owner(), core.job.id, &slot, change);
+            patiently(core, &cell.id, store).map_err(|error| ExecuteError::retry(error.to_string()))?;
+            cell.note_row();
+        }
+        Ok(())
+    }
+
+    /// Does one task. Should our own code or a repository panic, the unit in hand is given back and the worker ends.
+    fn perform(&self, task: Task, broken: Option<ExecuteError>) -> Ran {
+        let Slot { core, cell, generation } = *self;
+        let execution = match &task {
+            Task::Run(execution) | Task::Close(execution) => Some(Arc::clone(execution)),
+            Task::Restart | Task::Quit => None,
+        };
+        let performed = catch_unwind(AssertUnwindSafe(|| match (task, broken) {
+            (Task::Run(execution), Some(error)) => run::refuse(core, cell, generation, &execution, error),
+            (Task::Run(execution), None) => run::run(core, cell, generation, &execution),
+            (Task::Close(execution), _) => run::close_abandoned(core, cell, &execution),
+            (Task::Restart | Task::Quit, _) => Ran::Retiring,
+        }));
+        performed.unwrap_or_else(|payload| {
+            let message = panics::describe(payload);
+            log::error!("worker {} panicked outside of its executor: {message}", cell.id);
+            // Whoever took its place has the unit too.
+            if cell.is_replaced(generation) {
+                return Ran::Retiring;
+            }
+            cell.taint(&core.ready);
+            if let Some(execution) = execution {
+                run::give_up(core, &execution);
+            }
+            settle(core, cell, After::Crash { rests_until_ms: None });
+            Ran::Retiring
+        })
+    }
+}
+
+/// What failed for every worker holds the pool, if the executor says so.
+fn hold_if_asked(core: &Core, error: &ExecuteError) {
+    if let crate::executor::Then::Hold { until } = error.then() {
+        super::close::hold(core, until, &error.to_string());
+    }
+}
+
+/// A worker ends in order: the repository hears of it, the registry forgets it after a while.
 pub(super) fn end(core: &Core, cell: &WorkerCell) {
-    terminate_row(core, cell);
-    core.registry.remove(cell.number);
+    end_row(core, cell);
     let thread = cell.end(&core.ready);
     core.ready.thread_ends(thread);
+    forget_later(core, cell);
 }
 
-/// SHUTTING_DOWN, then TERMINATED. What the worker still holds is given back by that.
-fn terminate_row(core: &Core, cell: &WorkerCell) {
+fn forget_later(core: &Core, cell: &WorkerCell) {
+    core.ready.set_alarm(core.in_ms(FORGET_AFTER), Alarm::Forget(cell.number));
+}
+
+/// SHUTTING_DOWN, then TERMINATED; or DEAD. What the worker still holds is resolved by that.
+fn end_row(core: &Core, cell: &WorkerCell) {
     if !cell.has_row() {
         return;
     }
-    let slot = core.slot_of(cell);
-    for change in [WorkerChange::ShutDown, WorkerChange::Terminate] {
-        let changed = panics::contain("the end of a worker", || {
-            core.repository().change_worker(core.owner(), core.job.id, &slot, change)
-        });
-        match changed {
-            Some(Ok(_)) | None => {}
-            Some(Err(error)) if error.is_rejection() => log::debug!("worker {}: {error}", cell.id),
-            Some(Err(error)) => log::warn!("worker {}: its end was not stored: {error}", cell.id),
-        }
+    let changes: &[WorkerChange] = match cell.has_crashed() {
+        true => &[WorkerChange::Die],
+        false => &[WorkerChange::ShutDown, WorkerChange::Terminate],
+    };
+    for &change in changes {
+        change_row(core, cell, change);
     }
 }
 
+/// Changes a worker's record, whose state is not worth waiting for.
+fn change_row(core: &Core, cell: &WorkerCell, change: WorkerChange) {
+    let slot = core.slot_of(cell);
+    let changed = panics::contain("a worker's record", || {
+        core.repository().change_worker(core.owner(), core.job.id, &slot, change)
+    });
+    match changed {
+        Some(Ok(_)) | None => {}
+        Some(Err(error)) if error.is_rejection() => log::debug!("worker {}: {error}", cell.id),
+        Some(Err(error)) => log::warn!("worker {}: {change} was not stored: {error}", cell.id),
+    }
+}
+
+/// A worker crashed with a unit in hand: it takes nothing more. What becomes of the unit follows at once.
+pub(super) fn taint(core: &Core, cell: &WorkerCell, reason: &str) {
+    cell.taint(&core.ready);
+    change_row(core, cell, WorkerChange::Taint);
+    log::warn!("worker {} crashed: {reason}", cell.id);
+    core.callbacks.tell_of(|| Event::WorkerTainted { worker_id: &cell.id, reason });
+}
+
 /// Tells idle workers to end.
-pub(super) fn retire(core: &Core, workers: Vec<WorkerNumber>) {
+pub(super) fn retire(core: &Core, workers: impl IntoIterator<Item = WorkerNumber>) {
     for cell in workers.into_iter().filter_map(|worker| core.registry.get(worker)) {
         cell.retire();
     }
 }
 
+/// A worker is done with what it had: see [`WorkerCell::settle`].
+fn settle(core: &Core, cell: &WorkerCell, after: After) -> Load {
+    let ms_of = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
+    let settings = &core.settings;
+    let wear = Wear { max_age_ms: settings.max_worker_age.map(ms_of), max_units: settings.max_units_per_worker };
+    cell.settle(&core.ready, after, wear, core.now_ms())
+}
+
 /// Frees the place of a worker that got no unit. Its thread waits, and hears if it is one too many.
 pub(super) fn give_back(core: &Core, cell: &WorkerCell) {
-    if cell.settle(&core.ready, false) == Load::Retiring {
+    if settle(core, cell, After::GoOn) == Load::Retiring {
         cell.retire();
     }
 }
@@ -168,14 +300,14 @@ pub(super) fn give_back_after(core: &Core, cell: &WorkerCell, error: &Repository
 /// Ends a worker that may hold what nobody here knows of, which gives that back.
 pub(super) fn dismiss(core: &Core, cell: &WorkerCell) {
     cell.note_row();
-    cell.settle(&core.ready, true);
+    settle(core, cell, After::Retire);
     cell.retire();
 }
 
 /// Frees a worker's place, on its own thread.
-pub(super) fn free(core: &Core, cell: &WorkerCell, must_retire: bool) -> Ran {
-    match cell.settle(&core.ready, must_retire) {
+pub(super) fn free(core: &Core, cell: &WorkerCell, after: After) -> Ran {
+    match settle(core, cell, after) {
         Load::Retiring => Ran::Retiring,
-        Load::Idle | Load::Busy | Load::Reporting => Ran::Idle,
+        Load::Starting | Load::Idle | Load::Busy | Load::Reporting | Load::Tainted => Ran::Idle,
     }
 }

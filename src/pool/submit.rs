@@ -15,13 +15,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use super::capacity::Right;
+use super::capacity::{Right, Taken};
+use super::cell::WorkerCell;
 use super::core::Core;
 use super::error::{Refusal, SubmitError};
 use super::handle::UnitHandle;
 use super::ledger::Left;
 use super::open_unit::OpenUnit;
-use super::registry::WorkerCell;
 use super::slot;
 use super::timers::due_ms;
 use crate::attempt::AttemptKey;
@@ -44,14 +44,15 @@ pub(super) fn submit(core: &Arc<Core>, right: Right, unit: NewUnit, prompt: Prom
             return Err(error);
         }
     };
-    match submit_to_worker(core, right, &unit) {
+    let submitted = core.ready.begin_submission(right, &unit.id);
+    match submitted.and_then(|(taken, open)| give_to_worker(core, taken, &open, &unit)) {
         Ok(open) => Ok(UnitHandle::new(core, open)),
         Err(reason) => Err(SubmitError { unit: Box::new(unit), reason }),
     }
 }
 
 /// The unit with the prompt that it is submitted with, if there is anything to send.
-fn with_prompt(core: &Core, mut unit: NewUnit, prompt: Prompt) -> Result<NewUnit, SubmitError> {
+pub(super) fn with_prompt(core: &Core, mut unit: NewUnit, prompt: Prompt) -> Result<NewUnit, SubmitError> {
     let refused = |unit, reason| Err(SubmitError { unit: Box::new(unit), reason });
     match prompt {
         Prompt::Text(text) if unit.prompt.as_ref().is_some_and(|own| *own != text) => {
@@ -72,54 +73,59 @@ fn with_prompt(core: &Core, mut unit: NewUnit, prompt: Prompt) -> Result<NewUnit
     }
 }
 
-fn submit_to_worker(core: &Arc<Core>, right: Right, unit: &NewUnit) -> Result<Arc<OpenUnit>, Refusal> {
-    let (taken, open) = core.ready.begin_submission(right, &unit.id)?;
+/// Stores the unit, claims it and hands it to the worker that was taken for it.
+pub(super) fn give_to_worker(
+    core: &Arc<Core>,
+    taken: Taken,
+    open: &Arc<OpenUnit>,
+    unit: &NewUnit,
+) -> Result<Arc<OpenUnit>, Refusal> {
     let cell = match core.worker_for(taken) {
         Ok(cell) => cell,
         Err(error) => {
-            core.ready.submission_ends(&open);
+            core.ready.submission_ends(open);
             return Err(Refusal::Thread(error));
         }
     };
     let submitted = catch_unwind(AssertUnwindSafe(|| submit_surely(core, unit, &cell))).unwrap_or_else(|payload| {
         // Nobody knows whether it was done: what the worker may hold is given back with it.
         slot::dismiss(core, &cell);
-        core.ready.submission_ends(&open);
+        core.ready.submission_ends(open);
         resume_unwind(payload)
     });
     match submitted {
         Ok(Submitted::Claimed(claim)) => {
-            let open = core.ready.submission_runs(claim.lease.attempt(), &open);
+            let open = core.ready.submission_runs(claim.lease.attempt(), open, cell.number);
             core.hand_over(&cell, *claim, &open);
             Ok(open)
         }
         Ok(Submitted::Waiting(stored)) => {
             slot::give_back(core, &cell);
             let until_ms = due_ms(stored.not_before, core.clock.now());
-            Ok(wait_until(core, &stored, stored.attempt_count, until_ms, &open))
+            Ok(wait_until(core, &stored, stored.attempt_count, until_ms, open))
         }
         Ok(Submitted::Running(stored)) if is_lost_here(core, &stored) => {
             slot::give_back(core, &cell);
             // Once it was given back, the attempt that nobody here knows of is followed by another.
             let before = stored.attempt_count.saturating_sub(1);
-            Ok(wait_until(core, &stored, before, core.in_ms(PAUSE_AFTER_DOUBT), &open))
+            Ok(wait_until(core, &stored, before, core.in_ms(PAUSE_AFTER_DOUBT), open))
         }
         Ok(Submitted::Running(stored)) => {
             slot::give_back(core, &cell);
             open.set_key(stored.key);
-            let open = core.ready.submission_attaches(stored.key, &open);
+            let open = core.ready.submission_attaches(stored.key, open);
             core.heartbeat.wake();
             Ok(open)
         }
         Ok(Submitted::Finished(stored)) => {
             slot::give_back(core, &cell);
-            core.ready.submission_ends(&open);
+            core.ready.submission_ends(open);
             Ok(Arc::new(OpenUnit::with_left(stored.id.as_str(), stored.key, Left::Ended(stored.status))))
         }
         Err(error) => {
             // If it was done after all, the worker holds what nobody here knows of, and must not take anything else.
             slot::give_back_after(core, &cell, &error);
-            core.ready.submission_ends(&open);
+            core.ready.submission_ends(open);
             Err(Refusal::Repository(error))
         }
     }

@@ -1,21 +1,25 @@
-//! The supervisor: serves the timers, asks executions to stop when their time is up, leaves those behind that do not, and
-//! brings the pool to its end. It never runs the user's code.
+//! The supervisor: serves the timers, sees to it that there are as many workers as there should be, asks executions to stop
+//! when their time is up, leaves those behind that do not, and brings the pool to its end. It never runs the user's code.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use super::capacity::WorkerNumber;
+use super::cell::{Spare, WorkerCell};
 use super::core::Core;
 use super::execution::Execution;
 use super::ledger::Left;
-use super::registry::{Spare, WorkerCell};
+use super::ready::Stop;
 use super::timers::Alarm;
-use super::{panics, slot};
+use super::{crew, panics, slot};
 use crate::executor::CancelReason;
 use crate::sync::thread::JoinHandle;
 
 /// The longest sleep; it is cut short by whatever becomes due.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3_600);
+
+/// How long it is until it is looked again at a unit that waited in line for too long.
+const SWEEP_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// The threads that end when the supervisor does.
 #[derive(Debug)]
@@ -23,6 +27,8 @@ pub(super) struct Helpers {
     pub(super) claimer: JoinHandle<()>,
     pub(super) heartbeat: JoinHandle<()>,
     pub(super) reporter: JoinHandle<()>,
+    /// The one that runs the init hook.
+    pub(super) init: Option<JoinHandle<()>>,
 }
 
 /// The life of the supervisor's thread.
@@ -33,6 +39,7 @@ pub(super) fn serve(core: &Arc<Core>, helpers: Helpers) {
             panics::contain("the supervisor", || ring(core, alarm, &mut stopping));
         }
         join(core.ready.ended_threads());
+        panics::contain("the supervisor", || crew::look_after(core));
         if panics::contain("the supervisor", || stopping.is_over(core)).unwrap_or(false) {
             break;
         }
@@ -53,7 +60,25 @@ fn ring(core: &Arc<Core>, alarm: Alarm, stopping: &mut Stopping) {
         Alarm::Execution { worker, run } => time_is_up(core, worker, run),
         Alarm::Reservation(number) => core.ready.lapse(number),
         Alarm::Retry(unit) => core.ready.fall_due(unit, core.now_ms()),
+        Alarm::QueueTimeout(unit) => core.ready.queue_time_is_up(unit, core.in_ms(SWEEP_AGAIN_AFTER)),
         Alarm::HoldEnds => core.ready.resume(Some(core.now_ms())),
+        Alarm::Startup { worker, start } => slot::late_start(core, worker, Some(start), CancelReason::TimedOut),
+        // The crew is looked after in any case.
+        Alarm::NextBatch => {}
+        Alarm::Idle => core.ready.idle_alarm_rings(),
+        Alarm::Reconcile => core.ready.reconcile(core.now_ms()),
+        Alarm::WorkerAge(worker) => {
+            if core.ready.retire_if_idle(worker) {
+                slot::retire(core, [worker]);
+            }
+        }
+        Alarm::TaintEnds(worker) => {
+            if let Some(cell) = core.registry.get(worker) {
+                cell.restart(&core.ready, core.now_ms(), core.in_ms(core.settings.startup_timeout));
+            }
+        }
+        Alarm::Forget(worker) => core.registry.remove(worker),
+        Alarm::StartGrace => stopping.is_start_grace_over = true,
         Alarm::StopGrace => stopping.time_is_up(core),
     }
 }
@@ -78,6 +103,10 @@ pub(super) fn ask_to_stop(core: &Core, cell: &WorkerCell, execution: &Execution,
 /// How far the end of the pool has come.
 #[derive(Debug, Default)]
 struct Stopping {
+    /// Whether those on their way up have been asked to give up.
+    has_asked_starting: bool,
+    /// Whether they are not waited for any more.
+    is_start_grace_over: bool,
     /// When the grace ends that was given last.
     grace_ms: Option<i64>,
     is_grace_over: bool,
@@ -89,21 +118,45 @@ impl Stopping {
     /// Does the next step of stopping, if the pool stops; says whether that was the last.
     fn is_over(&mut self, core: &Arc<Core>) -> bool {
         let Some(state) = core.ready.stop_state() else { return false };
+        self.end_starting(core, state.mode);
         if let Some(grace) = state.mode.grace() {
             self.ask_all(core, grace);
         }
         if self.is_grace_over {
             self.leave_behind(core);
         }
-        // Their attempts have ended, and nobody knows when they come back.
-        for cell in core.registry.snapshot().iter().filter(|cell| cell.is_stuck()) {
-            leave(core, cell, Spare::Nobody);
+        for cell in core.registry.snapshot() {
+            // Their attempts have ended, and nobody knows when they come back.
+            if cell.is_stuck() {
+                leave(core, &cell, Spare::Nobody);
+            }
+            cell.retire_tainted(&core.ready);
         }
         if state.busy == 0 || self.is_grace_over {
             slot::retire(core, core.ready.retire_idle());
         }
         let is_quiet = !state.has_open_units || self.is_grace_over;
-        state.busy == 0 && state.live == 0 && is_quiet
+        let is_hook_over = self.is_start_grace_over || core.ready.is_hook_over();
+        state.busy == 0 && state.live == 0 && is_quiet && is_hook_over
+    }
+
+    /// Asks whoever is on the way up to give up, and leaves behind who does not.
+    fn end_starting(&mut self, core: &Arc<Core>, mode: Stop) {
+        let cells = core.registry.snapshot();
+        if !self.has_asked_starting {
+            self.has_asked_starting = true;
+            core.init_cancel.cancel(CancelReason::Shutdown);
+            core.ready.set_alarm(core.in_ms(core.settings.kill_grace), Alarm::StartGrace);
+        }
+        for token in cells.iter().filter_map(|cell| cell.start_token()) {
+            token.cancel(CancelReason::Shutdown);
+        }
+        self.is_start_grace_over |= mode == Stop::Now;
+        if self.is_start_grace_over {
+            for cell in cells {
+                slot::late_start(core, cell.number, None, CancelReason::Shutdown);
+            }
+        }
     }
 
     /// Asks every execution to stop, and sets the time after which none is waited for.
@@ -157,6 +210,9 @@ fn leave(core: &Core, cell: &WorkerCell, spare: Spare) {
 fn end(core: &Core, helpers: Helpers, stopping: &Stopping) {
     core.end_helpers();
     join([helpers.claimer, helpers.heartbeat]);
+    if !core.ready.leave_hook_behind() {
+        join(helpers.init);
+    }
     // A callback that does not return would keep the reporter for ever.
     if !(stopping.is_grace_over && core.ready.leave_reporter_behind()) {
         join([helpers.reporter]);

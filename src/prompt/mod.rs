@@ -77,9 +77,9 @@ const INDENT_LIMIT: usize = 64;
 /// let job = repository.create_job(&NewJob::named("capitals").template("What is the capital of {{ country }}?"))?;
 /// let echo = |call: &Call<'_>| Ok(WorkResult::text(call.prompt()));
 /// let pool = WorkPool::builder(job.id, echo, repository).start()?;
-/// let unit = pool.submit_work_unit(NewUnit::new("peru").payload(json!({ "country": "Peru" })), Prompt::OfUnit)?.wait()?;
+/// let unit = pool.enqueue(NewUnit::new("peru").payload(json!({ "country": "Peru" })), Prompt::OfUnit)?.wait()?;
 /// assert_eq!(unit.output.as_deref(), Some("What is the capital of Peru?"));
-/// let unit = pool.submit_work_unit(NewUnit::new("sum"), "What is {{ 2 + 2 }}?")?.wait()?;
+/// let unit = pool.enqueue(NewUnit::new("sum"), "What is {{ 2 + 2 }}?")?.wait()?;
 /// assert_eq!(unit.output.as_deref(), Some("What is {{ 2 + 2 }}?"), "a text is sent as it is");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -23,6 +23,7 @@ use workcrew::{
 
 use crate::children::{self, Role, say};
 use crate::pool_stress::{thread_count, wait_for_thread_count};
+use crate::support::Up as _;
 use crate::support::{self, Random};
 
 const SECONDS: &str = "WORKCREW_CHAOS_SECONDS";
@@ -209,8 +210,7 @@ impl Chaos {
             .on_unit_failed(move |unit, _| failing.called_back(unit.id.as_str()))
             .on_unit_cancelled(move |unit| cancelling.called_back(unit.id.as_str()))
             .observer(move |_: &Event<'_>| assert!(observing.below(50) > 0, "chaos"))
-            .start()
-            .unwrap();
+            .up();
         let seconds = std::env::var(SECONDS).map_or(2, |seconds| seconds.parse().unwrap());
         Chaos { shared, pool, threads_before, ends_at: Instant::now() + Duration::from_secs(seconds) }
     }

@@ -24,6 +24,7 @@ use workcrew::{
 };
 
 use crate::children::{self, Child, Role, say, was_killed};
+use crate::support::Up as _;
 use crate::support::{self, Random};
 
 const JOB: &str = "batch";
@@ -140,8 +141,7 @@ fn run_batch(stop: Option<Stop>) {
             move |unit, _| called_back(unit)
         })
         .on_unit_failed(move |unit, _| called_back(unit))
-        .start()
-        .unwrap();
+        .up();
     for number in 0..number_from_environment(COUNT).unwrap_or(UNITS) {
         if let Some(stop) = stop {
             match number {

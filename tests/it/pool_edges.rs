@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use crate::support::Up as _;
 use workcrew::clock::{Clock, ManualClock, Moment};
 use workcrew::repository::By;
 use workcrew::testing::{Fault, FaultyRepository, Gate, Verb};
@@ -61,7 +62,7 @@ fn assert_stops(pool: WorkPool, stop: Stop) {
 #[test]
 fn a_submission_in_which_the_repository_panics_costs_neither_its_place_nor_the_end_of_the_pool() {
     let world = World::new();
-    let pool = world.pool(succeeds).start().unwrap();
+    let pool = world.pool(succeeds).up();
     world.repository.on(Verb::Submit, Fault::ErrorOnce);
     assert!(catch_unwind(AssertUnwindSafe(|| pool.submit_work_unit(NewUnit::new("a"), "go"))).is_err());
     let has_place = pool.wait_for_available_slot_timeout(LONG);
@@ -73,7 +74,7 @@ fn a_submission_in_which_the_repository_panics_costs_neither_its_place_nor_the_e
 #[test]
 fn a_claim_in_which_the_repository_panics_is_made_again() {
     let world = World::new();
-    let pool = world.pool(fails_first).start().unwrap();
+    let pool = world.pool(fails_first).up();
     world.repository.on(Verb::Claim, Fault::ErrorOnce);
     let handle = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
     let ended = handle.wait_timeout(LONG).map(|unit| unit.status);
@@ -94,13 +95,13 @@ fn a_pool_whose_start_panics_can_be_dropped() {
 fn a_pool_starts_although_its_first_sweep_panics() {
     let world = World::new();
     world.repository.on(Verb::Expire, Fault::ErrorOnce);
-    assert_stops(world.pool(succeeds).start().unwrap(), Stop::Drain);
+    assert_stops(world.pool(succeeds).up(), Stop::Drain);
 }
 
 #[test]
 fn a_worker_ends_although_the_repository_panics_at_everything() {
     let world = World::new();
-    let pool = world.pool(succeeds).start().unwrap();
+    let pool = world.pool(succeeds).up();
     for verb in [Verb::Finish, Verb::Release, Verb::ChangeWorker] {
         world.repository.on(verb, Fault::ErrorAlways);
     }
@@ -118,7 +119,7 @@ fn a_worker_ends_although_the_repository_panics_at_everything() {
 fn a_unit_is_told_of_although_the_reporter_cannot_read_it() {
     let world = World::new();
     let executor = |_: &Call<'_>| Err(ExecuteError::retry_after(Duration::from_secs(3_600), "later"));
-    let pool = world.pool(executor).on_unit_cancelled(|_| {}).start().unwrap();
+    let pool = world.pool(executor).on_unit_cancelled(|_| {}).up();
     let handle = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
     while pool.stats().pending == 0 {
         std::thread::yield_now();
@@ -147,7 +148,7 @@ fn draining_does_not_wait_for_a_thread_whose_attempt_has_ended_long_since() {
             Ok(WorkResult::empty())
         }
     };
-    let pool = world.pool(executor).max_abandoned(0).kill_grace(Duration::ZERO).start().unwrap();
+    let pool = world.pool(executor).max_abandoned(0).kill_grace(Duration::ZERO).up();
     let unit = NewUnit::new("deaf").timeout(Duration::from_millis(1)).max_retries(0);
     let handle = pool.submit_work_unit(unit, "go").unwrap();
     assert_eq!(handle.wait_timeout(LONG).unwrap().status, UnitStatus::Failed);
@@ -172,7 +173,7 @@ fn a_cancel_of_a_unit_that_was_requeued_meanwhile_does_not_end_its_next_executio
             succeeds(call)
         }
     };
-    let pool = world.pool(executor).start().unwrap();
+    let pool = world.pool(executor).up();
     pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
     while pool.stats().pending == 0 {
         std::thread::yield_now();
@@ -208,8 +209,7 @@ fn a_unit_whose_end_was_stored_after_all_goes_on_here() {
     let pool = WorkPool::builder(job, fails_first, Arc::clone(&repository) as Arc<dyn Repository>)
         .clock(clock.clone())
         .retry(RetryPolicy::immediate())
-        .start()
-        .unwrap();
+        .up();
     repository.on(Verb::Finish, Fault::ErrorOnce);
     let first = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
     assert!(first.wait_timeout(LONG).is_err(), "it is lost");
@@ -239,7 +239,7 @@ fn what_was_paid_is_stored_although_the_result_cannot_be() {
             tell.send((*outcome, *status)).unwrap();
         }
     };
-    let pool = world.pool(executor).observer(observer).start().unwrap();
+    let pool = world.pool(executor).observer(observer).up();
     let unit = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap().wait_timeout(LONG).unwrap();
     let summed = pool.stats().tokens;
     assert_stops(pool, Stop::Drain);
@@ -265,7 +265,7 @@ impl std::error::Error for Unspeakable {}
 fn an_error_whose_cause_panics_when_it_is_read_is_a_failed_attempt() {
     let world = World::new();
     let executor = |_: &Call<'_>| Err(ExecuteError::retry("no answer").source(Unspeakable));
-    let pool = world.pool(executor).start().unwrap();
+    let pool = world.pool(executor).up();
     let ended = pool.submit_work_unit(NewUnit::new("a").max_retries(1), "go").unwrap().wait_timeout(LONG);
     assert_stops(pool, Stop::Drain);
     let unit = ended.unwrap();
@@ -281,7 +281,7 @@ fn cancelling_with_all_the_time_in_the_world_still_asks_whom_draining_did_not() 
         let asked = call.cancel_token().wait_timeout(LONG * 2);
         Ok(WorkResult::text(format!("{asked:?}")))
     };
-    let pool = world.pool(executor).start().unwrap();
+    let pool = world.pool(executor).up();
     pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
     calls.recv_timeout(LONG).unwrap();
     pool.handle().stop(Stop::Drain);
@@ -305,7 +305,7 @@ fn what_was_given_up_before_it_began_does_not_begin() {
             }
         }
     };
-    let pool = world.pool(executor).observer(observer).kill_grace(Duration::ZERO).start().unwrap();
+    let pool = world.pool(executor).observer(observer).kill_grace(Duration::ZERO).up();
     let unit = NewUnit::new("a").timeout(Duration::from_millis(1)).max_retries(0);
     let ended = pool.submit_work_unit(unit, "go").unwrap().wait_timeout(LONG).unwrap();
     assert_eq!(ended.status, UnitStatus::Failed);
@@ -342,8 +342,7 @@ fn time_that_the_machine_slept_through_counts() {
         .lease(Duration::from_secs(3_600))
         .heartbeat(Duration::from_millis(10))
         .kill_grace(LONG * 2)
-        .start()
-        .unwrap();
+        .up();
     let handle = pool.submit_work_unit(NewUnit::new("a").max_retries(0), "go").unwrap();
     calls.recv_timeout(LONG).unwrap();
     assert!(handle.wait_timeout(Duration::from_millis(100)).is_err(), "by now nobody looks at the clock");
@@ -363,8 +362,7 @@ fn whoever_waits_for_a_unit_need_not_wait_for_a_callback_that_was_left_behind() 
             let stuck = stuck.clone();
             move |_, _| stuck.pass()
         })
-        .start()
-        .unwrap();
+        .up();
     let handle = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
     stuck.wait_for(1);
     pool.stop_timeout(Stop::Now, LONG).unwrap();

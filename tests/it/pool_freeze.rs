@@ -14,6 +14,7 @@ use workcrew::{
 
 use crate::children::{self, ClockAhead, Role, hear, say};
 use crate::support;
+use crate::support::Up as _;
 
 const JOB: &str = "freeze";
 
@@ -48,8 +49,7 @@ fn freeze() {
         .lease(Duration::from_millis(500))
         .heartbeat(Duration::from_millis(50))
         .on_unit_complete(|_, _| say("callback"))
-        .start()
-        .unwrap();
+        .up();
     let handle = pool.submit_work_unit(NewUnit::new("s"), "go").unwrap();
     let end = handle.wait().map(|unit| unit.status);
     say(match end {
@@ -90,7 +90,7 @@ fn overtake(path: &Path) {
     let repository = SqliteOptions::new().clock(clock.clone()).open(path).unwrap();
     let job = repository.job_named(JOB).unwrap().unwrap().id;
     let pool = WorkPool::builder(job, |_: &Call<'_>| Ok(WorkResult::text("the second")), repository);
-    let pool = pool.clock(clock).start().unwrap();
+    let pool = pool.clock(clock).up();
     let unit = pool.submit_work_unit(NewUnit::new("s"), "go").unwrap().wait_timeout(LONG).unwrap();
     assert_eq!(unit.output.as_deref(), Some("the second"));
     pool.stop(Stop::Drain).unwrap();

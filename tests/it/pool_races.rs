@@ -15,6 +15,7 @@ use workcrew::{
 };
 
 use crate::children::spawn_waiting;
+use crate::support::Up as _;
 
 /// Far longer than anything here takes.
 const LONG: Duration = Duration::from_secs(20);
@@ -88,8 +89,7 @@ fn a_unit_that_is_cancelled_between_two_attempts_is_cancelled_once() {
         .pool(fails_first)
         .observer(hold_back_retries(ended, gate.clone()))
         .on_unit_cancelled(move |_| cancelled.send(()).unwrap())
-        .start()
-        .unwrap();
+        .up();
     let handle = pool.submit_work_unit(NewUnit::new("u"), "go").unwrap();
     has_ended.recv_timeout(LONG).unwrap();
     assert_eq!(pool.cancel("u", By::whom("ada")).unwrap(), CancelAnswer::Cancelled);
@@ -107,7 +107,7 @@ fn a_unit_that_is_cancelled_between_two_attempts_is_cancelled_once() {
 fn a_unit_that_is_submitted_again_between_two_attempts_ends_for_both_who_submitted_it() {
     let (world, gate) = (World::new(), Gate::closed());
     let (ended, has_ended) = mpsc::channel();
-    let pool = world.pool(fails_first).observer(hold_back_retries(ended, gate.clone())).start().unwrap();
+    let pool = world.pool(fails_first).observer(hold_back_retries(ended, gate.clone())).up();
     let first = pool.submit_work_unit(NewUnit::new("u"), "go").unwrap();
     has_ended.recv_timeout(LONG).unwrap();
     let second = pool.submit_work_unit(NewUnit::new("u"), "go").unwrap();
@@ -137,8 +137,7 @@ fn a_unit_that_is_requeued_and_submitted_in_its_callback_is_accepted_twice() {
                 gate.pass();
             }
         })
-        .start()
-        .unwrap();
+        .up();
     let first = pool.submit_work_unit(NewUnit::new("u"), "go").unwrap();
     is_requeued.recv_timeout(LONG).unwrap();
     let second = pool.submit_work_unit(NewUnit::new("u"), "go").unwrap();
@@ -156,10 +155,7 @@ fn a_unit_that_is_requeued_and_submitted_in_its_callback_is_accepted_twice() {
 fn a_cancel_reaches_a_unit_whose_submission_is_not_yet_over() {
     let (world, gate) = (World::new(), Gate::closed());
     let pool = Arc::new(
-        world
-            .pool(|call| Err(ExecuteError::retry(format!("{:?}", call.cancel_token().wait_timeout(LONG)))))
-            .start()
-            .unwrap(),
+        world.pool(|call| Err(ExecuteError::retry(format!("{:?}", call.cancel_token().wait_timeout(LONG))))).up(),
     );
     world.faulty.on(Verb::Submit, Fault::ExecutedThenError);
     world.faulty.on(Verb::Claimed, Fault::Gate(gate.clone()));
@@ -179,7 +175,7 @@ fn a_cancel_reaches_a_unit_whose_submission_is_not_yet_over() {
 #[test]
 fn whoever_waits_for_a_place_gets_it_when_the_unit_that_had_precedence_is_gone() {
     let (world, claims, reads) = (World::new(), Gate::closed(), Gate::closed());
-    let pool = Arc::new(world.pool(fails_first).max_workers(1).start().unwrap());
+    let pool = Arc::new(world.pool(fails_first).max_workers(1).up());
     world.faulty.on(Verb::Claim, Fault::Gate(claims.clone()));
     let handle = pool.submit_work_unit(NewUnit::new("u"), "go").unwrap();
     claims.wait_for(1);
@@ -210,7 +206,7 @@ fn a_worker_that_is_one_too_many_ends_also_if_it_got_nothing() {
         }
         Ok(WorkResult::empty())
     });
-    let pool = Arc::new(pool.max_workers(2).start().unwrap());
+    let pool = Arc::new(pool.max_workers(2).up());
     pool.submit_work_unit(NewUnit::new("u"), "go").unwrap().wait_timeout(LONG).unwrap();
     let long = pool.submit_work_unit(NewUnit::new("long"), "go").unwrap();
     world.faulty.on(Verb::Submit, Fault::Gate(submissions.clone()));
@@ -232,7 +228,7 @@ fn a_worker_that_is_one_too_many_ends_also_if_it_got_nothing() {
 #[test]
 fn a_retry_whose_claim_is_unknown_is_executed_all_the_same() {
     let world = World::new();
-    let pool = world.pool(fails_first).max_workers(1).start().unwrap();
+    let pool = world.pool(fails_first).max_workers(1).up();
     world.faulty.on(Verb::Claim, Fault::ExecutedThenError);
     world.faulty.on(Verb::Claimed, Fault::ErrorOnce);
     let handle = pool.submit_work_unit(NewUnit::new("u"), "go").unwrap();
@@ -245,7 +241,7 @@ fn a_retry_whose_claim_is_unknown_is_executed_all_the_same() {
 #[test]
 fn a_worker_whose_submission_is_unknown_takes_the_next_unit() {
     let world = World::new();
-    let pool = world.pool(|_| Ok(WorkResult::empty())).max_workers(1).start().unwrap();
+    let pool = world.pool(|_| Ok(WorkResult::empty())).max_workers(1).up();
     world.faulty.on(Verb::Submit, Fault::ExecutedThenError);
     world.faulty.on(Verb::Claimed, Fault::ErrorOnce);
     pool.submit_work_unit(NewUnit::new("u"), "go").unwrap_err();
@@ -262,7 +258,7 @@ fn a_worker_whose_submission_is_unknown_takes_the_next_unit() {
 #[test]
 fn a_unit_whose_submission_stays_unknown_for_a_while_is_executed_in_the_end() {
     let world = World::new();
-    let pool = world.pool(|_| Ok(WorkResult::empty())).max_workers(1).start().unwrap();
+    let pool = world.pool(|_| Ok(WorkResult::empty())).max_workers(1).up();
     world.faulty.on(Verb::Submit, Fault::ExecutedThenError);
     // Nobody gets to know what was claimed, and the worker that has it cannot end.
     (0..2).for_each(|_| world.faulty.on(Verb::Claimed, Fault::ErrorOnce));
@@ -281,7 +277,7 @@ fn what_is_claimed_while_the_pool_begins_to_stop_is_given_back() {
     let (world, gate) = (World::new(), Gate::closed());
     let builder = world.pool(fails_first);
     let pool_handle = builder.handle();
-    let pool = builder.start().unwrap();
+    let pool = builder.up();
     world.faulty.on(Verb::Claim, Fault::Gate(gate.clone()));
     let handle = pool.submit_work_unit(NewUnit::new("u"), "go").unwrap();
     gate.wait_for(1);
@@ -312,9 +308,8 @@ fn two_pools(
         .retry(RetryPolicy::fixed(Duration::from_millis(50)))
         .observer(hold_back_retries(ended, open_gate()))
         .on_unit_complete(count(&callbacks))
-        .start()
-        .unwrap();
-    let second = world.pool(execute).max_workers(2).on_unit_complete(count(&callbacks)).start().unwrap();
+        .up();
+    let second = world.pool(execute).max_workers(2).on_unit_complete(count(&callbacks)).up();
     first.submit_work_unit(NewUnit::new("u"), "go").unwrap();
     first.pause();
     has_ended.recv_timeout(LONG).unwrap();
@@ -370,8 +365,8 @@ fn all_who_submit_a_unit_that_another_pool_executes_hear_of_its_end() {
         gate.pass();
         Ok(WorkResult::empty())
     };
-    let other = WorkPool::builder(world.job, execute, direct).start().unwrap();
-    let pool = Arc::new(world.pool(fails_first).start().unwrap());
+    let other = WorkPool::builder(world.job, execute, direct).up();
+    let pool = Arc::new(world.pool(fails_first).up());
     other.submit_work_unit(NewUnit::new("u"), "go").unwrap();
     world.faulty.on(Verb::Submit, Fault::Gate(submissions.clone()));
     let submitting: Vec<_> = (0..3)
@@ -397,7 +392,7 @@ fn all_who_submit_a_unit_that_another_pool_executes_hear_of_its_end() {
 fn the_end_of_a_pool_is_stored_although_the_storage_fails_once() {
     for fault in [Fault::ErrorOnce, Fault::ExecutedThenError] {
         let world = World::new();
-        let pool = world.pool(fails_first).start().unwrap();
+        let pool = world.pool(fails_first).up();
         world.faulty.on(Verb::EndOwner, fault);
         pool.stop(Stop::Drain).unwrap();
         assert!(world.direct.owners().unwrap().iter().all(|owner| owner.ended_at.is_some()));
@@ -420,7 +415,7 @@ fn a_callback_that_panics_with_something_that_panics_harms_nobody_although_nobod
     let pool = world.pool(fails_first).max_workers(1);
     let pool =
         pool.on_unit_complete(|_, _| std::panic::panic_any(Bomb)).observer(|_: &Event<'_>| std::panic::panic_any(Bomb));
-    let pool = pool.start().unwrap();
+    let pool = pool.up();
     for id in ["u", "v"] {
         assert!(pool.wait_for_available_slot_timeout(LONG));
         let handle = pool.submit_work_unit(NewUnit::new(id), "go").unwrap();
@@ -439,7 +434,7 @@ fn a_callback_that_outlives_the_pool_is_counted_for_as_long_as_it_runs() {
     let waits = gate.clone();
     let pool = world.pool(fails_first).retry(RetryPolicy::fixed(LONG));
     let pool = pool.observer(hold_back_retries(ended, open_gate())).on_unit_cancelled(move |_| waits.pass());
-    let pool = pool.start().unwrap();
+    let pool = pool.up();
     let handle = pool.submit_work_unit(NewUnit::new("u"), "go").unwrap();
     has_ended.recv_timeout(LONG).unwrap();
     assert_eq!(pool.cancel("u", By::whom("ada")).unwrap(), CancelAnswer::Cancelled);

@@ -17,6 +17,7 @@ use workcrew::{
 };
 
 use crate::children::{self, Role, say};
+use crate::support::Up as _;
 use crate::support::{self, Random};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -118,7 +119,7 @@ fn let_a_crowd_submit(repository: Arc<dyn Repository>, threads: usize, each: usi
         move |call: &Call<'_>| running.during(call, || fails_at_first(call))
     };
     let pool = WorkPool::builder(job, execute, Arc::clone(&repository));
-    let pool = pool.max_workers(WORKERS).retry(RetryPolicy::immediate()).start().unwrap();
+    let pool = pool.max_workers(WORKERS).retry(RetryPolicy::immediate()).up();
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let sampling = scope.spawn(|| {
@@ -182,8 +183,7 @@ fn two_pools_share_a_job_and_no_unit_runs_twice_at_a_time() {
             .on_unit_complete(move |_, _| {
                 callbacks.fetch_add(1, Ordering::SeqCst);
             })
-            .start()
-            .unwrap()
+            .up()
     };
     let pools = [start(), start()];
     std::thread::scope(|scope| {
@@ -265,7 +265,7 @@ fn a_storage_that_fails_at_random_loses_nothing() {
     };
     let pool = |repository: Arc<dyn Repository>| {
         let pool = WorkPool::builder(job, execute.clone(), repository).retry(RetryPolicy::immediate());
-        pool.heartbeat(Duration::from_millis(20)).start().unwrap()
+        pool.heartbeat(Duration::from_millis(20)).up()
     };
     let first = pool(Arc::clone(&faulty) as _);
     let mut random = Random::new(seed);
@@ -324,7 +324,7 @@ fn start_a_thousand_workers() {
             Ok(WorkResult::empty())
         }
     };
-    let pool = WorkPool::builder(job, execute, repository.clone()).max_workers(WORKERS).start().unwrap();
+    let pool = WorkPool::builder(job, execute, repository.clone()).max_workers(WORKERS).up();
     for number in 0..WORKERS {
         pool.submit_work_unit(NewUnit::new(name(number)), "go").unwrap();
     }

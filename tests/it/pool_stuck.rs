@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use crate::support::Up as _;
 use workcrew::testing::Gate;
 use workcrew::{Call, Event, MemoryRepository, NewJob, NewUnit, Repository, Stop, UnitHandle, WorkPool, WorkResult};
 
@@ -58,8 +59,7 @@ impl Scene {
                     waits.pass();
                 }
             })
-            .start()
-            .unwrap();
+            .up();
         pool.submit_work_unit(NewUnit::new("long"), "go").unwrap();
         long.wait_for(1);
         let unit = NewUnit::new("deaf").timeout(Duration::from_millis(1)).max_retries(0);

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 use workcrew::clock::{Clock, SystemClock};
-use workcrew::{NewOwner, OwnerId, Process, Repository};
+use workcrew::{NewOwner, OwnerId, Process, Repository, WorkPool, WorkPoolBuilder};
 
 /// A folder that vanishes with the test, in memory where that is possible: an `fsync` costs nothing there.
 pub(crate) fn folder() -> TempDir {
@@ -18,6 +18,19 @@ pub(crate) fn folder() -> TempDir {
 /// Registers this process as an owner of its own.
 pub(crate) fn owner(repository: &dyn Repository, label: &str) -> OwnerId {
     repository.register_owner(&NewOwner::new(Process::this(&SystemClock.boot_id()), label)).unwrap()
+}
+
+/// Starts a pool and waits until it takes work.
+pub(crate) trait Up {
+    fn up(self) -> WorkPool;
+}
+
+impl Up for WorkPoolBuilder {
+    fn up(self) -> WorkPool {
+        let pool = self.start().unwrap();
+        pool.await_init_complete().unwrap();
+        pool
+    }
 }
 
 /// This binary again, running one of its ignored tests and nothing else. Its output is not captured.

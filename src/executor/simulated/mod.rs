@@ -53,7 +53,7 @@ use crate::money::{Money, Price};
 ///
 /// let model = Simulated::new().seed(7).latency(Duration::ZERO, Duration::from_millis(5));
 /// let pool = WorkPool::builder(job.id, model, repository).start()?;
-/// let unit = pool.submit_work_unit(NewUnit::new("a"), "Summarise this page.")?.wait()?;
+/// let unit = pool.enqueue(NewUnit::new("a"), "Summarise this page.")?.wait()?;
 /// assert_eq!(unit.status, UnitStatus::Completed);
 /// assert!(unit.output.is_some() && unit.tokens.total() > 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -51,6 +51,7 @@ impl CrewLimits {
 struct Startup {
     /// What came of the init hook, once it has returned.
     hook: Option<Result<(), String>>,
+    is_hook_left_behind: bool,
     /// Workers that are still to be started.
     left: usize,
     /// How many were asked to start.
@@ -79,8 +80,14 @@ pub(super) struct Crew {
 impl Crew {
     pub(super) fn new(limits: CrewLimits) -> Crew {
         let first = limits.scaling.first(limits.min_workers, limits.max_workers);
-        let startup =
-            Startup { hook: None, left: first, wanted: first, next_batch_ms: None, failure: None };
+        let startup = Startup {
+            hook: None,
+            is_hook_left_behind: false,
+            left: first,
+            wanted: first,
+            next_batch_ms: None,
+            failure: None,
+        };
         Crew { limits, size: first, replacements: 0, stopped_at_ms: None, idle_alarm_ms: None, startup }
     }
 
@@ -113,9 +120,26 @@ impl Ready {
     /// The init hook has returned; with a reason if it failed.
     pub(in crate::pool) fn hook_ends(&self, returned: Result<(), String>) {
         self.change(|state, wake| {
-            state.crew.startup.hook.get_or_insert(returned);
+            let startup = &mut state.crew.startup;
+            startup.hook.get_or_insert(returned);
+            state.abandoned -= usize::from(std::mem::take(&mut startup.is_hook_left_behind));
             wake.supervisor = true;
         });
+    }
+
+    /// Whether the init hook has returned, or there was none to call.
+    pub(in crate::pool) fn is_hook_over(&self) -> bool {
+        self.state.lock().crew.startup.hook.is_some()
+    }
+
+    /// Leaves the thread of the init hook behind if it has not returned; says whether it has not.
+    pub(in crate::pool) fn leave_hook_behind(&self) -> bool {
+        let mut state = self.state.lock();
+        let startup = &mut state.crew.startup;
+        startup.is_hook_left_behind = startup.hook.is_none();
+        let is_left = startup.is_hook_left_behind;
+        state.abandoned += usize::from(is_left);
+        is_left
     }
 
     /// The next step of the start-up. Whoever asks must do it.
@@ -231,7 +255,8 @@ impl State {
         let is_wanted = match self.crew.limits.scaling {
             Scaling::Threshold { queued, .. } => {
                 let waiting = self.waiting();
-                waiting >= queued.saturating_add(self.capacity.count(Load::Starting)) || (waiting > 0 && self.crew.size == 0)
+                waiting >= queued.saturating_add(self.capacity.count(Load::Starting))
+                    || (waiting > 0 && self.crew.size == 0)
             }
             Scaling::OnDemand | Scaling::Fixed => false,
         };

@@ -100,7 +100,9 @@ impl State {
         match (self.phase, &self.hold) {
             (PoolPhase::Configuring | PoolPhase::Initializing, _) => Refusal::NotReady(self.phase),
             (PoolPhase::Running, Some(hold)) => Refusal::Held { reason: hold.reason.clone() },
-            (PoolPhase::Running, None) => Refusal::AtCapacity { busy: self.busy(), max_workers: self.capacity.max_workers() },
+            (PoolPhase::Running, None) => {
+                Refusal::AtCapacity { busy: self.busy(), max_workers: self.capacity.max_workers() }
+            }
             (PoolPhase::InitFailed, _) => Refusal::InitFailed(self.init_failure.clone().unwrap_or_default()),
             (PoolPhase::Draining | PoolPhase::Stopped, _) => Refusal::Stopped,
         }
@@ -304,5 +306,24 @@ impl Ready {
         let mut workers = self.state.lock().known_workers();
         workers.sort_by_key(|&(worker, _)| worker);
         workers.iter().map(|(worker, known)| WorkerView::new(*worker, known)).collect()
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::pool::scaling::Scaling;
+
+    /// The state of a pool that has not begun.
+    pub(in crate::pool) fn ready(max_workers: usize) -> Ready {
+        let limits = CrewLimits {
+            min_workers: 1,
+            max_workers,
+            scaling: Scaling::OnDemand,
+            startup_batch: 10,
+            startup_pause: Duration::from_millis(500),
+            max_abandoned: None,
+        };
+        Ready::new(limits, 1_000)
     }
 }

@@ -1,5 +1,6 @@
 //! The phases of a pool: from Configuring to Stopped.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,7 @@ use crate::pool::stats::PoolPhase;
 ///     None => Ok(WorkResult::empty()),
 /// };
 /// let pool = WorkPool::builder(job.id, patient, repository).start()?;
-/// let handle = pool.submit_work_unit(NewUnit::new("a"), "go")?;
+/// let handle = pool.enqueue(NewUnit::new("a"), "go")?;
 /// pool.stop(Stop::Cancel { grace: Duration::from_secs(5) })?;
 /// assert!(matches!(handle.wait(), Err(WaitError::LeftPending)));
 /// assert_eq!(handle.unit()?.status, UnitStatus::Pending);
@@ -56,6 +57,16 @@ impl Stop {
         // Any grace, however long, is more urgent than none to be kept.
         let patience = |stop: Stop| (stop.grace().is_none(), stop.grace());
         if patience(other) < patience(self) { other } else { self }
+    }
+}
+
+impl fmt::Display for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Stop::Drain => f.write_str("asked to finish what runs"),
+            Stop::Cancel { grace } => write!(f, "asked to cancel what runs, within {grace:?}"),
+            Stop::Now => f.write_str("asked to stop at once"),
+        }
     }
 }
 

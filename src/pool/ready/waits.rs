@@ -19,7 +19,7 @@ use crate::sync::thread::ThreadId;
 /// let executor = |_: &Call<'_>| Err::<WorkResult, _>(ExecuteError::hold("the key is wrong").kind("key"));
 /// let pool = WorkPool::builder(job.id, executor, repository).start()?;
 /// assert_eq!(pool.wait_for_completion(), Completion::Done);
-/// pool.submit_work_unit(NewUnit::new("a"), "go")?;
+/// pool.enqueue(NewUnit::new("a"), "go")?;
 /// assert_eq!(pool.wait_for_completion(), Completion::Blocked("key: the key is wrong".to_owned()));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -1,11 +1,9 @@
 //! Workers and their threads. What changes a load is called while the worker's own lock is held.
 
-use std::sync::Arc;
-
 use super::Ready;
 use crate::pool::capacity::{Load, Taken, WorkerNumber};
-use crate::pool::open_unit::OpenUnit;
 use crate::pool::stats::PoolPhase;
+use crate::pool::timers::Alarm;
 use crate::sync::thread::JoinHandle;
 
 impl Ready {
@@ -40,6 +38,15 @@ impl Ready {
             wake.supervisor |= state.phase == PoolPhase::Draining;
             load
         })
+    }
+
+    /// A worker has crashed and has nothing in hand any more: it rests until then.
+    pub(in crate::pool) fn rest_tainted(&self, worker: WorkerNumber, until_ms: i64) {
+        self.change(|state, wake| {
+            state.capacity.unassign(worker);
+            wake.supervisor =
+                state.timers.set(until_ms, Alarm::TaintEnds(worker)) || state.phase == PoolPhase::Draining;
+        });
     }
 
     /// A worker is as old as it may become. It goes now if it is idle; says whether it does.
@@ -94,11 +101,6 @@ impl Ready {
         let mut state = self.state.lock();
         state.capacity.publish(worker, None);
         state.capacity.take_promised()
-    }
-
-    /// What a worker has in hand, as others see it.
-    pub(in crate::pool) fn assign(&self, worker: WorkerNumber, unit: &Arc<OpenUnit>) {
-        self.state.lock().capacity.assign(worker, unit);
     }
 
     pub(in crate::pool) fn set_max_workers(&self, max_workers: usize) -> Vec<WorkerNumber> {

@@ -11,6 +11,7 @@ use workcrew::{
 };
 
 use super::{World, next, stage, tells_outcomes, until};
+use crate::support::Up as _;
 
 #[test]
 fn a_unit_that_waits_and_is_due_is_executed() {
@@ -144,7 +145,7 @@ fn a_unit_that_has_ended_is_told_at_once_and_not_called_back_again() {
     let world = World::new();
     let (part, stage) = stage();
     let (builder, outcomes) = tells_outcomes(world.pool(part).max_workers(1), &world);
-    let pool = builder.start().unwrap();
+    let pool = builder.up();
     for (id, status) in [("good", UnitStatus::Completed), ("bad", UnitStatus::Failed), ("gone", UnitStatus::Cancelled)]
     {
         let handle = pool.submit_work_unit(NewUnit::new(id), "go").unwrap();
@@ -207,7 +208,7 @@ fn other_content_under_the_same_id_is_a_conflict() {
 fn both_handles_of_a_unit_that_was_submitted_again_when_it_was_due_are_told() {
     let world = World::new();
     let (part, stage) = stage();
-    let pool = world.pool(part).max_workers(1).retry(RetryPolicy::fixed(Duration::from_secs(10))).start().unwrap();
+    let pool = world.pool(part).max_workers(1).retry(RetryPolicy::fixed(Duration::from_secs(10))).up();
     let first = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
     stage.next().fail(ExecuteError::retry("not yet"));
     // The place is this thread's, so the pool cannot claim the unit by itself when it is due.
@@ -243,8 +244,7 @@ fn a_failed_unit_may_be_requeued_and_submitted_in_its_own_callback() {
                 leave.pass();
             }
         })
-        .start()
-        .unwrap();
+        .up();
     let first = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
     stage.next().fail(ExecuteError::give_up("no"));
     let (again, call) = (next(&again), stage.next());

@@ -14,6 +14,7 @@ use workcrew::{
 
 use super::capture::charge;
 use super::{World, next, stage, tells_outcomes, until};
+use crate::support::Up as _;
 
 #[test]
 fn the_database_has_the_outcome_before_its_callback_and_the_worker_is_taken_until_after() {
@@ -36,8 +37,7 @@ fn the_database_has_the_outcome_before_its_callback_and_the_worker_is_taken_unti
                 leave.pass();
             }
         })
-        .start()
-        .unwrap();
+        .up();
     let handle = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
     stage.next().succeed("done");
     let (unit, attempt, worker, result, thread) = next(&outcomes);
@@ -73,8 +73,7 @@ fn callbacks_are_enough_to_keep_the_statistics_of_a_job() {
         })
         .on_unit_complete(move |unit, _| tell.send((unit.status, unit.cost)).unwrap())
         .on_unit_failed(move |unit, _| failed.send((unit.status, unit.cost)).unwrap())
-        .start()
-        .unwrap();
+        .up();
     for number in 0..40 {
         assert!(pool.wait_for_available_slot());
         pool.submit_work_unit(NewUnit::new(number.to_string()), "go").unwrap();
@@ -121,8 +120,7 @@ fn a_callback_or_observer_that_panics_changes_nothing() {
                 observed();
             }
         })
-        .start()
-        .unwrap();
+        .up();
     let good = pool.submit_work_unit(NewUnit::new("good"), "go").unwrap();
     stage.next().succeed("done");
     assert_eq!(good.wait().unwrap().status, UnitStatus::Completed);
@@ -166,8 +164,7 @@ fn a_callback_may_call_the_pool() {
                 tell.send(()).unwrap();
             }
         })
-        .start()
-        .unwrap();
+        .up();
     pool.submit_work_unit(NewUnit::new("first"), "go").unwrap();
     stage.next().succeed("done");
     next(&called);
@@ -214,8 +211,7 @@ fn a_wait_inside_the_pool_answers_at_once() {
                     }
                 }
             })
-            .start()
-            .unwrap(),
+            .up(),
     );
     let check = || {
         let (slot, permit, completion, unit, is_final) = next(&told);
@@ -235,7 +231,7 @@ fn a_wait_inside_the_pool_answers_at_once() {
     drop(pool);
 
     let (part, stage) = super::stage();
-    let pool = Arc::new(world.pool(part).max_workers(2).start().unwrap());
+    let pool = Arc::new(world.pool(part).max_workers(2).up());
     pool.submit_work_unit(NewUnit::new("second"), "go").unwrap();
     let call = stage.next();
     call.act({
@@ -260,8 +256,7 @@ fn a_handle_that_is_done_can_be_waited_for_anywhere() {
                 assert_eq!(handles.recv().unwrap().wait().unwrap().status, UnitStatus::Completed);
             }
         })
-        .start()
-        .unwrap();
+        .up();
     let first = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
     stage.next().succeed("done");
     first.wait().unwrap();
@@ -289,8 +284,7 @@ fn a_callback_that_blocks_holds_up_nothing_but_its_worker() {
                 }
             }
         })
-        .start()
-        .unwrap();
+        .up();
     let slow = pool.submit_work_unit(NewUnit::new("slow"), "go").unwrap();
     stage.next().succeed("done");
     leave.wait_for(1);

@@ -12,6 +12,7 @@ use workcrew::{
 };
 
 use super::{World, next, stage, tells_outcomes, until};
+use crate::support::Up as _;
 
 const KILL_GRACE: Duration = Duration::from_millis(1_500);
 
@@ -21,7 +22,7 @@ fn what_waits_is_cancelled_at_once() {
     let (part, stage) = stage();
     let builder = world.pool(part).retry(RetryPolicy::fixed(Duration::from_secs(60)));
     let (builder, outcomes) = tells_outcomes(builder, &world);
-    let pool = builder.start().unwrap();
+    let pool = builder.up();
     let backing_off = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
     stage.next().fail(ExecuteError::retry("not yet"));
     let later = world.clock.now().wall + chrono::TimeDelta::hours(1);
@@ -52,7 +53,7 @@ fn what_runs_is_asked_at_once_and_its_worker_goes_on() {
     let world = World::new();
     let (part, stage) = stage();
     let (builder, outcomes) = tells_outcomes(world.pool(part).max_workers(1), &world);
-    let pool = builder.start().unwrap();
+    let pool = builder.up();
     let handle = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
     let call = stage.next();
     call.say("so far");
@@ -80,7 +81,7 @@ fn what_does_not_listen_is_ended_after_the_kill_grace() {
     let world = World::new();
     let (part, stage) = stage();
     let (builder, outcomes) = tells_outcomes(world.pool(part).max_workers(1), &world);
-    let pool = builder.start().unwrap();
+    let pool = builder.up();
     let handle = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
     let deaf = stage.next();
     pool.cancel("a", By::whom("ada")).unwrap();
@@ -146,7 +147,7 @@ fn cancelled_while_its_attempt_is_being_closed_it_is_told_once() {
             assert_eq!(answer, CancelAnswer::Cancelled);
         }
     };
-    let pool = builder.observer(observer).start().unwrap();
+    let pool = builder.observer(observer).up();
     let unit = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
     stage.next().fail(ExecuteError::retry("again"));
     assert_eq!(unit.wait().unwrap().status, UnitStatus::Cancelled);
@@ -166,7 +167,7 @@ fn cancelled_while_it_is_being_submitted_it_does_not_begin() {
     let world = World::new();
     let (part, stage) = stage();
     let (faulty, builder) = world.faulty_pool(part);
-    let pool = builder.max_workers(1).start().unwrap();
+    let pool = builder.max_workers(1).up();
     let gate = Gate::closed();
     // The unit is stored and claimed, and the pool does not know it yet.
     faulty.on(Verb::Submit, Fault::ExecutedThenError);

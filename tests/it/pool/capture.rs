@@ -9,6 +9,7 @@ use workcrew::{
 };
 
 use super::{World, stage};
+use crate::support::Up as _;
 
 pub(super) fn cents(cents: i64) -> Money {
     Money::from_nanos(cents * 10_000_000)
@@ -26,11 +27,8 @@ fn everything_that_an_execution_brings_is_stored() {
     let world = World::new();
     let (part, stage) = stage();
     let (tell, results) = crossbeam_channel::unbounded();
-    let pool = world
-        .pool(part)
-        .on_unit_complete(move |unit, result| tell.send((unit.clone(), result.clone())).unwrap())
-        .start()
-        .unwrap();
+    let pool =
+        world.pool(part).on_unit_complete(move |unit, result| tell.send((unit.clone(), result.clone())).unwrap()).up();
     let handle = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
     let call = stage.next();
     let messages = [
@@ -162,7 +160,7 @@ fn an_attempt_starts_from_what_the_one_before_saved() {
 fn a_conversation_that_grows_too_long_ends_its_unit_and_keeps_what_fits() {
     let world = World::new();
     let (part, stage) = stage();
-    let pool = world.pool(part).conversation_limit_bytes(10).start().unwrap();
+    let pool = world.pool(part).conversation_limit_bytes(10).up();
     let handle = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
     let call = stage.next();
     call.say("12345");

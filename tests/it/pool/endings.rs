@@ -8,6 +8,7 @@ use workcrew::{
 };
 
 use super::{World, next, stage, tells_attempts, tells_outcomes, until};
+use crate::support::Up as _;
 
 const KILL_GRACE: Duration = Duration::from_millis(1_500);
 
@@ -28,7 +29,7 @@ fn ten_minutes_are_the_limit_unless_the_pool_or_the_unit_says_otherwise() {
     pool.stop(Stop::Drain).unwrap();
 
     let (part, stage) = super::stage();
-    let pool = world.pool(part).timeout(Duration::from_secs(5)).start().unwrap();
+    let pool = world.pool(part).timeout(Duration::from_secs(5)).up();
     pool.submit_work_unit(NewUnit::new("b"), "go").unwrap();
     assert_eq!(stage.next().timeout, Duration::from_secs(5));
     pool.submit_work_unit(NewUnit::new("c").timeout(Duration::from_secs(7)), "go").unwrap();
@@ -49,7 +50,7 @@ fn an_executor_that_obeys_its_limit_keeps_its_thread_and_what_it_brings() {
     let world = World::new();
     let (part, stage) = stage();
     let (builder, outcomes) = tells_outcomes(world.pool(part).max_workers(1), &world);
-    let pool = builder.start().unwrap();
+    let pool = builder.up();
     let handle = pool.submit_work_unit(NewUnit::new("a").max_retries(0), "go").unwrap();
     let call = stage.next();
     call.say("thinking");
@@ -79,7 +80,7 @@ fn an_executor_that_never_returns_costs_a_thread_and_not_the_unit() {
     let (part, stage) = stage();
     let (builder, outcomes) = tells_outcomes(world.pool(part).max_workers(1), &world);
     let (builder, events) = tells_attempts(builder);
-    let pool = builder.start().unwrap();
+    let pool = builder.up();
     let handle = pool.submit_work_unit(NewUnit::new("a").max_retries(1), "go").unwrap();
     let deaf = stage.next();
     deaf.say("so far");
@@ -129,7 +130,7 @@ fn with_no_thread_to_spare_the_unit_ends_and_its_worker_is_stuck_until_the_execu
     let builder = world.pool(part).max_workers(1).max_abandoned(0);
     let (builder, outcomes) = tells_outcomes(builder, &world);
     let (builder, events) = tells_attempts(builder);
-    let pool = builder.start().unwrap();
+    let pool = builder.up();
     let handle = pool.submit_work_unit(NewUnit::new("a").max_retries(0), "go").unwrap();
     let deaf = stage.next();
     world.clock.advance(Duration::from_secs(600));
@@ -158,7 +159,7 @@ fn with_no_thread_to_spare_the_unit_ends_and_its_worker_is_stuck_until_the_execu
 fn no_more_threads_are_left_behind_than_allowed() {
     let world = World::new();
     let (part, stage) = stage();
-    let pool = world.pool(part).max_workers(3).max_abandoned(1).start().unwrap();
+    let pool = world.pool(part).max_workers(3).max_abandoned(1).up();
     let handles: Vec<_> = ["a", "b", "c"]
         .into_iter()
         .map(|id| pool.submit_work_unit(NewUnit::new(id).max_retries(0), "go").unwrap())
@@ -215,7 +216,7 @@ fn a_panic_is_a_failed_attempt_and_the_slot_survives() {
     let world = World::new();
     let (part, stage) = stage();
     let (builder, outcomes) = tells_outcomes(world.pool(part).max_workers(1), &world);
-    let pool = builder.start().unwrap();
+    let pool = builder.up();
     let panics: [(&str, fn(), &str); 4] = [
         ("text", || panic!("plain"), "plain"),
         ("formatted", || panic!("with {}", 2), "with 2"),

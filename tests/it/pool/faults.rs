@@ -11,6 +11,7 @@ use workcrew::{
 
 use super::stage::Played;
 use super::{Stage, World, next, stage, tells_outcomes, until};
+use crate::support::Up as _;
 
 #[test]
 fn a_submission_whose_answer_was_lost_is_found_and_executed_once() {
@@ -18,7 +19,7 @@ fn a_submission_whose_answer_was_lost_is_found_and_executed_once() {
     let world = World::new();
     let (part, stage) = stage();
     let (faulty, builder) = world.faulty_pool(part);
-    let pool = builder.max_workers(1).start().unwrap();
+    let pool = builder.max_workers(1).up();
     for (id, fault) in [("executed", Fault::ExecutedThenError), ("not", Fault::ErrorOnce)] {
         faulty.on(Verb::Submit, fault);
         let handle = pool.submit_work_unit(NewUnit::new(id), "go").unwrap();
@@ -36,7 +37,7 @@ fn a_submission_that_nobody_can_find_is_refused_and_can_be_sent_again() {
     let world = World::new();
     let (part, stage) = stage();
     let (faulty, builder) = world.faulty_pool(part);
-    let pool = builder.max_workers(1).start().unwrap();
+    let pool = builder.max_workers(1).up();
     faulty.on(Verb::Submit, Fault::ExecutedThenError);
     faulty.on(Verb::Claimed, Fault::ErrorOnce);
     let error = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap_err();
@@ -56,7 +57,7 @@ fn a_submission_that_nobody_can_find_does_not_bar_the_way_for_others() {
     let world = World::new();
     let (part, stage) = stage();
     let (faulty, builder) = world.faulty_pool(part);
-    let pool = builder.max_workers(1).start().unwrap();
+    let pool = builder.max_workers(1).up();
     faulty.on(Verb::Submit, Fault::ExecutedThenError);
     faulty.on(Verb::Claimed, Fault::ErrorOnce);
     pool.submit_work_unit(NewUnit::new("a"), "go").unwrap_err();
@@ -90,7 +91,7 @@ fn an_end_whose_answer_was_lost_is_told_once() {
     let (part, stage) = stage();
     let (faulty, builder) = world.faulty_pool(part);
     let (builder, outcomes) = tells_outcomes(builder.max_workers(1), &world);
-    let pool = builder.start().unwrap();
+    let pool = builder.up();
     let handle = pool.submit_work_unit(NewUnit::new("a").max_retries(1), "go").unwrap();
     faulty.on(Verb::Finish, Fault::ExecutedThenError);
     stage.next().fail(ExecuteError::retry_after(Duration::from_secs(7), "later"));
@@ -113,7 +114,7 @@ fn an_answer_that_was_paid_for_is_kept_until_the_storage_takes_it() {
     let (part, stage) = stage();
     let (faulty, builder) = world.faulty_pool(part);
     let (builder, outcomes) = tells_outcomes(builder.max_workers(1), &world);
-    let pool = builder.start().unwrap();
+    let pool = builder.up();
     let handle = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
     faulty.on(Verb::Finish, Fault::ErrorAlways);
     stage.next().succeed("paid for");
@@ -132,7 +133,7 @@ fn messages_wait_for_the_storage_and_keep_their_order() {
     let world = World::new();
     let (part, stage) = stage();
     let (faulty, builder) = world.faulty_pool(part);
-    let pool = builder.max_workers(1).start().unwrap();
+    let pool = builder.max_workers(1).up();
     let handle = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
     let call = stage.next();
     call.say("1");
@@ -158,7 +159,7 @@ fn what_became_known_survives_though_it_could_not_be_stored_at_once() {
     let world = World::new();
     let (part, stage) = stage();
     let (faulty, builder) = world.faulty_pool(part);
-    let pool = builder.max_workers(1).start().unwrap();
+    let pool = builder.max_workers(1).up();
     let handle = pool.submit_work_unit(NewUnit::new("a").max_retries(0), "go").unwrap();
     faulty.on(Verb::Progress, Fault::ErrorAlways);
     let call = stage.next();
@@ -178,7 +179,7 @@ fn a_claim_that_fails_or_whose_answer_was_lost_is_made_up_for() {
     let world = World::new();
     let (part, stage) = stage();
     let (faulty, builder) = world.faulty_pool(part);
-    let pool = builder.max_workers(1).start().unwrap();
+    let pool = builder.max_workers(1).up();
     let handle = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
     faulty.on(Verb::Claim, Fault::ExecutedThenError);
     stage.next().fail(ExecuteError::retry("1"));
@@ -200,7 +201,7 @@ fn a_start_that_fails_for_a_while_is_made_up_for() {
     let world = World::with_job(&workcrew::NewJob::named("a job").template("Say {{ payload }}"));
     let (part, stage) = stage();
     let (faulty, builder) = world.faulty_pool(part);
-    let pool = builder.max_workers(1).start().unwrap();
+    let pool = builder.max_workers(1).up();
     faulty.on(Verb::Start, Fault::ErrorOnce);
     faulty.on(Verb::Start, Fault::ExecutedThenError);
     let handle = pool.submit_work_unit(NewUnit::new("a").payload("hi"), workcrew::Prompt::OfUnit).unwrap();
@@ -218,7 +219,7 @@ fn a_callback_is_not_dropped_because_the_unit_could_not_be_read_at_once() {
     let (part, stage) = stage();
     let (faulty, builder) = world.faulty_pool(part);
     let (builder, outcomes) = tells_outcomes(builder.max_workers(1), &world);
-    let pool = builder.start().unwrap();
+    let pool = builder.up();
     pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
     faulty.on(Verb::Read, Fault::ErrorOnce);
     stage.next().succeed("done");
@@ -235,7 +236,7 @@ fn leases_that_cannot_be_renewed_stop_the_execution_before_anybody_else_begins()
     let (faulty, builder) = world.faulty_pool(part);
     let builder = builder.max_workers(1).lease(Duration::from_secs(60)).kill_grace(Duration::from_secs(3_600));
     let (builder, outcomes) = tells_outcomes(builder, &world);
-    let pool = builder.start().unwrap();
+    let pool = builder.up();
     let handle = pool.submit_work_unit(NewUnit::new("a").max_retries(0), "go").unwrap();
     let call = stage.next();
     faulty.on(Verb::Renew, Fault::ErrorAlways);
@@ -264,7 +265,7 @@ fn a_lease_that_ran_out_while_the_machine_slept_is_not_swept_by_its_own_pool() {
     let world = World::new();
     let (part, stage) = stage();
     let (faulty, builder) = world.faulty_pool(part);
-    let pool = builder.max_workers(2).lease(Duration::from_secs(60)).start().unwrap();
+    let pool = builder.max_workers(2).lease(Duration::from_secs(60)).up();
     let handle = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
     let call = stage.next();
     // A submission whose answer was lost gives the heartbeat something to look at between renewing and sweeping.
@@ -325,7 +326,7 @@ fn a_pool_that_cannot_register_does_not_start() {
     let (part, _stage) = super::stage();
     let (faulty, builder) = world.faulty_pool(part);
     faulty.on(Verb::RegisterOwner, Fault::ExecutedThenError);
-    let pool = builder.start().unwrap();
+    let pool = builder.up();
     assert_eq!(world.repository.owners().unwrap().len(), 1, "sent twice, it is one");
     pool.stop(Stop::Drain).unwrap();
     world.assert_clean();
@@ -336,7 +337,7 @@ fn an_end_of_the_pool_that_cannot_be_stored_is_told() {
     let world = World::new();
     let (part, stage) = stage();
     let (faulty, builder) = world.faulty_pool(part);
-    let pool = builder.start().unwrap();
+    let pool = builder.up();
     faulty.on(Verb::EndOwner, Fault::ErrorAlways);
     assert!(matches!(pool.stop(Stop::Drain), Err(StopError::Repository(_))));
     drop(pool);

@@ -7,6 +7,7 @@ use workcrew::repository::By;
 use workcrew::{ExecuteError, Message, NewUnit, RetryPolicy, Stop, UnitHandle};
 
 use super::{World, stage, until};
+use crate::support::Up as _;
 
 /// All that a unit says, as `1.2 text` for the second message of the first attempt.
 fn all(handle: &UnitHandle) -> Vec<String> {
@@ -98,7 +99,7 @@ fn many_follow_at_their_own_pace_and_slow_nobody_down() {
 fn it_ends_when_the_unit_does_however_that_is() {
     let world = World::new();
     let (part, stage) = stage();
-    let pool = world.pool(part).retry(RetryPolicy::fixed(Duration::from_secs(60))).start().unwrap();
+    let pool = world.pool(part).retry(RetryPolicy::fixed(Duration::from_secs(60))).up();
     let cancelled = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
     stage.next().fail(ExecuteError::retry("again"));
     let left = pool.submit_work_unit(NewUnit::new("b"), "go").unwrap();

@@ -7,6 +7,7 @@ use workcrew::clock::Clock;
 use workcrew::{Completion, ExecuteError, NewUnit, Outcome, Refusal, Stop, UnitStatus};
 
 use super::{World, next, stage, tells_attempts, until};
+use crate::support::Up as _;
 
 #[test]
 fn a_paused_pool_begins_nothing_and_lets_go_on_what_runs() {
@@ -67,7 +68,7 @@ fn a_hold_without_an_end_waits_for_a_person_and_uses_up_no_attempt() {
     let world = World::new();
     let (part, stage) = stage();
     let (builder, events) = tells_attempts(world.pool(part).max_workers(1));
-    let pool = builder.start().unwrap();
+    let pool = builder.up();
     let handle = pool.submit_work_unit(NewUnit::new("a").max_retries(0), "go").unwrap();
     let call = stage.next();
     call.say("so far");
@@ -99,7 +100,7 @@ fn a_hold_with_an_end_goes_on_by_itself() {
     let world = World::new();
     let (part, stage) = stage();
     let (builder, events) = tells_attempts(world.pool(part).max_workers(2));
-    let pool = builder.start().unwrap();
+    let pool = builder.up();
     for id in ["a", "b"] {
         pool.submit_work_unit(NewUnit::new(id), "go").unwrap();
     }

@@ -7,6 +7,7 @@ use workcrew::testing::{Fault, Gate, Verb};
 use workcrew::{Event, ExecuteError, NewUnit, Stop, UnitStatus, WorkPool};
 
 use super::{World, stage};
+use crate::support::Up as _;
 
 /// Everything that can be asked of a pool is asked, from another thread, and answers.
 fn assert_answers(pool: &WorkPool, world: &World, name: &str) {
@@ -61,8 +62,7 @@ fn while_user_code_blocks_everything_else_answers() {
             }
         })
         .on_unit_cancelled(move |_| cancelled.pass())
-        .start()
-        .unwrap();
+        .up();
     let handle = pool.submit_work_unit(NewUnit::new("blocked"), "go").unwrap();
     // One after the other: an observer of a message, the executor, an observer of an end, a callback.
     for (gate, name) in [(&gates[1], "said"), (&gates[0], "executor"), (&gates[2], "ended"), (&gates[3], "callback")] {
@@ -91,7 +91,7 @@ fn while_the_storage_blocks_one_submission_everything_else_answers() {
     let world = World::new();
     let (part, stage) = stage();
     let (faulty, builder) = world.faulty_pool(part);
-    let pool = builder.max_workers(2).start().unwrap();
+    let pool = builder.max_workers(2).up();
     let gate = Gate::closed();
     faulty.on(Verb::Submit, Fault::Gate(gate.clone()));
     thread::scope(|threads| {
@@ -121,8 +121,7 @@ fn numbers_add_up_at_every_moment() {
             _ => Ok(workcrew::WorkResult::empty()),
         })
         .max_workers(3)
-        .start()
-        .unwrap();
+        .up();
     let is_over = std::sync::atomic::AtomicBool::new(false);
     thread::scope(|threads| {
         threads.spawn(|| {

@@ -37,6 +37,7 @@ use workcrew::{
 
 use self::stage::{Stage, stage};
 use crate::support;
+use crate::support::Up as _;
 
 /// Far longer than anything takes here: what takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -84,7 +85,7 @@ impl World {
     /// A pool with so many workers, and the test as its executor.
     fn staged(&self, max_workers: usize) -> (WorkPool, Stage) {
         let (part, stage) = stage();
-        (self.pool(part).max_workers(max_workers).start().unwrap(), stage)
+        (self.pool(part).max_workers(max_workers).up(), stage)
     }
 
     fn unit(&self, id: &str) -> WorkUnit {

@@ -6,6 +6,7 @@ use workcrew::clock::Clock;
 use workcrew::{Completion, ExecuteError, NewUnit, RetryPolicy, Stop, UnitStatus};
 
 use super::{World, next, stage, tells_attempts, tells_outcomes, until};
+use crate::support::Up as _;
 
 #[test]
 fn four_executions_are_all_there_are_and_only_the_last_failure_is_called_back() {
@@ -14,7 +15,7 @@ fn four_executions_are_all_there_are_and_only_the_last_failure_is_called_back() 
     let (part, stage) = stage();
     let (builder, outcomes) = tells_outcomes(world.pool(part), &world);
     let (builder, events) = tells_attempts(builder);
-    let pool = builder.start().unwrap();
+    let pool = builder.up();
     let handle = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
     for attempt_number in 1..=4 {
         assert!(outcomes.is_empty());
@@ -42,7 +43,7 @@ fn the_pause_doubles_and_the_unit_waits_without_a_slot() {
     let (part, stage) = stage();
     let policy = RetryPolicy::exponential(Duration::from_secs(8), Duration::from_secs(30));
     let (builder, events) = tells_attempts(world.pool(part).max_workers(1).retry(policy.clone()));
-    let pool = builder.start().unwrap();
+    let pool = builder.up();
     let handle = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
     for failed in 1..=3 {
         stage.next().fail(ExecuteError::retry("again"));
@@ -70,7 +71,7 @@ fn what_the_provider_asks_for_is_what_is_waited() {
     let world = World::new();
     let (part, stage) = stage();
     let (builder, events) = tells_attempts(world.pool(part).retry(RetryPolicy::fixed(Duration::from_secs(1))));
-    let pool = builder.start().unwrap();
+    let pool = builder.up();
     let handle = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
     for pause in [Duration::from_secs(77), Duration::ZERO] {
         stage.next().fail(ExecuteError::retry_after(pause, "slow down"));
@@ -123,7 +124,7 @@ fn waiting_for_completion_includes_the_pauses() {
     // 004-F45
     let world = World::new();
     let (part, stage) = stage();
-    let pool = world.pool(part).retry(RetryPolicy::fixed(Duration::from_secs(9))).start().unwrap();
+    let pool = world.pool(part).retry(RetryPolicy::fixed(Duration::from_secs(9))).up();
     pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
     stage.next().fail(ExecuteError::retry("again"));
     until(|| pool.stats().pending == 1);
@@ -144,7 +145,7 @@ fn waiting_for_completion_includes_the_pauses() {
 fn a_calendar_that_is_set_neither_hurries_nor_stops_a_retry() {
     let world = World::new();
     let (part, stage) = stage();
-    let pool = world.pool(part).retry(RetryPolicy::fixed(Duration::from_secs(9))).start().unwrap();
+    let pool = world.pool(part).retry(RetryPolicy::fixed(Duration::from_secs(9))).up();
     let handle = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
     stage.next().fail(ExecuteError::retry("again"));
     until(|| pool.stats().pending == 1);

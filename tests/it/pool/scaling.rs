@@ -7,6 +7,7 @@ use workcrew::testing::{Fault, Gate, Verb};
 use workcrew::{NewUnit, StartError, Stop, UnitStatus, WorkerStatus};
 
 use super::{World, stage, until};
+use crate::support::Up as _;
 
 #[test]
 fn threads_start_when_they_are_needed_and_no_more_than_allowed() {
@@ -84,7 +85,7 @@ fn lowered_while_a_unit_is_being_submitted_the_worker_too_many_ends() {
     let world = World::new();
     let (part, stage) = stage();
     let (faulty, builder) = world.faulty_pool(part);
-    let pool = builder.max_workers(2).start().unwrap();
+    let pool = builder.max_workers(2).up();
     pool.submit_work_unit(NewUnit::new("done"), "go").unwrap();
     drop(stage.next());
     pool.wait_for_completion();
@@ -110,7 +111,7 @@ fn lowered_while_a_retry_is_being_claimed_the_worker_too_many_ends() {
     let world = World::new();
     let (part, stage) = stage();
     let (faulty, builder) = world.faulty_pool(part);
-    let pool = builder.max_workers(2).start().unwrap();
+    let pool = builder.max_workers(2).up();
     pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
     let call = stage.next();
     let retried = pool.submit_work_unit(NewUnit::new("b"), "go").unwrap();
@@ -158,7 +159,7 @@ fn raised_and_lowered_all_the_time_nothing_is_lost_and_no_limit_broken() {
             Ok(workcrew::WorkResult::empty())
         }
     };
-    let pool = world.pool(executor).max_workers(1).start().unwrap();
+    let pool = world.pool(executor).max_workers(1).up();
     for number in 0..120_usize {
         pool.set_max_workers(1 + number % 6).unwrap();
         assert!(pool.wait_for_available_slot());

@@ -13,6 +13,7 @@ use workcrew::{
 };
 
 use super::{World, next, stage, until};
+use crate::support::Up as _;
 
 #[test]
 fn the_submit_loop_never_finds_the_pool_full_though_units_are_tried_again() {
@@ -34,7 +35,7 @@ fn the_submit_loop_never_finds_the_pool_full_though_units_are_tried_again() {
                 }
             }
         };
-        let pool = world.pool(executor).max_workers(3).start().unwrap();
+        let pool = world.pool(executor).max_workers(3).up();
         thread::scope(|threads| {
             for submitter in 0..submitters {
                 let pool = &pool;
@@ -172,7 +173,7 @@ fn a_unit_that_is_tried_again_goes_before_whoever_waits_for_a_place() {
     let world = World::new();
     let (part, stage) = stage();
     let retry = RetryPolicy::fixed(Duration::from_millis(29_999));
-    let pool = world.pool(part).max_workers(2).retry(retry).start().unwrap();
+    let pool = world.pool(part).max_workers(2).retry(retry).up();
     let first = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
     stage.next().fail(ExecuteError::retry("not yet"));
     until(|| pool.stats().pending == 1);
@@ -200,7 +201,7 @@ fn a_due_unit_that_somebody_else_cancelled_does_not_keep_its_place_from_who_wait
     let world = World::new();
     let (part, stage) = stage();
     let (faulty, builder) = world.faulty_pool(part);
-    let pool = builder.max_workers(1).retry(RetryPolicy::fixed(Duration::from_secs(1))).start().unwrap();
+    let pool = builder.max_workers(1).retry(RetryPolicy::fixed(Duration::from_secs(1))).up();
     let first = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
     stage.next().fail(ExecuteError::retry("not yet"));
     until(|| pool.stats().pending == 1);

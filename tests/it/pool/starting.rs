@@ -37,6 +37,7 @@ fn before_it_is_started_a_pool_takes_nothing() {
     assert!(world.repository.owners().unwrap().is_empty());
 
     pool.start().unwrap();
+    pool.await_init_complete().unwrap();
     assert!(matches!(pool.start(), Err(StartError::Phase(PoolPhase::Running))));
     pool.submit_work_unit(*refused.unit, workcrew::Prompt::OfUnit).unwrap();
     drop(stage.next());

@@ -14,6 +14,7 @@ use workcrew::{
 };
 
 use super::{World, next, stage, tells_outcomes, until};
+use crate::support::Up as _;
 
 #[test]
 fn draining_lets_what_runs_end_and_leaves_what_waits() {
@@ -22,7 +23,7 @@ fn draining_lets_what_runs_end_and_leaves_what_waits() {
     let (part, stage) = stage();
     let builder = world.pool(part).max_workers(3).retry(RetryPolicy::fixed(Duration::from_secs(60)));
     let (builder, outcomes) = tells_outcomes(builder, &world);
-    let pool = builder.start().unwrap();
+    let pool = builder.up();
     let submit = |id: &str| pool.submit_work_unit(NewUnit::new(id), "go").unwrap();
     let backing_off = submit("a");
     stage.next().fail(ExecuteError::retry("again"));
@@ -63,7 +64,7 @@ fn cancelling_gives_back_what_runs_uncounted() {
     let world = World::new();
     let (part, stage) = stage();
     let (builder, outcomes) = tells_outcomes(world.pool(part).max_workers(3), &world);
-    let pool = builder.start().unwrap();
+    let pool = builder.up();
     let handles: Vec<_> =
         ["a", "b", "c"].into_iter().map(|id| pool.submit_work_unit(NewUnit::new(id), "go").unwrap()).collect();
     let mut calls = stage.next_many(3);
@@ -139,8 +140,7 @@ fn a_callback_that_does_not_return_is_one_thread_left_behind() {
             let leave = leave.clone();
             move |_, _| leave.pass()
         })
-        .start()
-        .unwrap();
+        .up();
     let handle = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
     stage.next().succeed("done");
     leave.wait_for(1);
@@ -166,8 +166,7 @@ fn a_callback_of_the_reporter_that_does_not_return_is_one_thread_left_behind() {
             let leave = leave.clone();
             move |_| leave.pass()
         })
-        .start()
-        .unwrap();
+        .up();
     let later = workcrew::clock::Clock::now(&world.clock).wall + chrono::TimeDelta::hours(1);
     let handle = pool.submit_work_unit(NewUnit::new("a").not_before(later), "go").unwrap();
     handle.cancel(workcrew::repository::By::whom("ada")).unwrap();
@@ -263,7 +262,7 @@ fn stopped_in_a_callback_it_ends_by_itself() {
     let (part, stage) = stage();
     let builder = world.pool(part).max_workers(2);
     let handle = builder.handle();
-    let pool = builder.on_unit_complete(move |_, _| handle.stop(Stop::Drain)).start().unwrap();
+    let pool = builder.on_unit_complete(move |_, _| handle.stop(Stop::Drain)).up();
     for id in ["a", "b"] {
         pool.submit_work_unit(NewUnit::new(id), "go").unwrap();
     }
@@ -293,8 +292,7 @@ fn dropped_in_a_callback_it_ends_by_itself() {
                 tell.send(()).unwrap();
             }
         })
-        .start()
-        .unwrap();
+        .up();
     let handle = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
     let call = stage.next();
     shelf.lock().unwrap().replace(pool);
@@ -332,7 +330,7 @@ fn what_is_on_its_way_to_a_worker_when_the_pool_stops_is_given_back() {
     for (round, stop) in [Stop::Drain, Stop::Cancel { grace: Duration::ZERO }, Stop::Now].into_iter().enumerate() {
         let (part, stage) = stage();
         let (faulty, builder) = world.faulty_pool(part);
-        let pool = builder.max_workers(1).start().unwrap();
+        let pool = builder.max_workers(1).up();
         let (gate, id) = (Gate::closed(), format!("u{round}"));
         faulty.on(workcrew::testing::Verb::Submit, workcrew::testing::Fault::Gate(gate.clone()));
         thread::scope(|threads| {
@@ -362,7 +360,7 @@ fn an_answer_that_is_being_stored_is_not_lost_to_a_stop() {
     let world = World::new();
     let (part, stage) = stage();
     let (faulty, builder) = world.faulty_pool(part);
-    let pool = builder.max_workers(1).start().unwrap();
+    let pool = builder.max_workers(1).up();
     let gate = Gate::closed();
     faulty.on(workcrew::testing::Verb::Finish, workcrew::testing::Fault::Gate(gate.clone()));
     let handle = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();

@@ -7,6 +7,7 @@ use workcrew::{
 };
 
 use super::{World, next, stage, tells_outcomes};
+use crate::support::Up as _;
 
 #[test]
 fn a_unit_is_stored_executed_and_told_of() {
@@ -16,7 +17,7 @@ fn a_unit_is_stored_executed_and_told_of() {
     let world = World::new();
     let (part, stage) = stage();
     let (builder, outcomes) = tells_outcomes(world.pool(part), &world);
-    let pool = builder.start().unwrap();
+    let pool = builder.up();
     assert_eq!(pool.stats().phase, PoolPhase::Running);
 
     let handle = pool.submit_work_unit(NewUnit::new("a").payload(json!({ "page": 1 })), "Summarise.").unwrap();
@@ -124,7 +125,7 @@ fn a_template_with_a_hole_fails_the_unit_and_costs_nothing() {
     let world = World::new();
     let (part, stage) = stage();
     let (builder, outcomes) = tells_outcomes(world.pool(part), &world);
-    let pool = builder.start().unwrap();
+    let pool = builder.up();
     let unit = NewUnit::new("a").template("Summarise {{ title }}.").payload(json!({ "titel": "Emma" }));
     let unit = pool.submit_work_unit(unit, Prompt::OfUnit).unwrap().wait().unwrap();
     assert_eq!(unit.status, UnitStatus::Failed);

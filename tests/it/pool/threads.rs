@@ -7,6 +7,7 @@ use workcrew::{Call, MemoryRepository, NewJob, NewUnit, Repository, Stop, WorkPo
 
 use super::until;
 use crate::children::{self, Role};
+use crate::support::Up as _;
 
 /// The threads of this process that belong to a pool.
 fn threads() -> Vec<String> {
@@ -43,7 +44,7 @@ fn plays_a_role() {
                 Ok(WorkResult::empty())
             }
         };
-        let pool = WorkPool::builder(job, executor, repository.clone()).max_workers(3).start().unwrap();
+        let pool = WorkPool::builder(job, executor, repository.clone()).max_workers(3).up();
         for id in ["a", "b", "c", "d", "e"] {
             assert!(pool.wait_for_available_slot());
             pool.submit_work_unit(NewUnit::new(format!("{id}{round}")), "go").unwrap();

@@ -1,0 +1,36 @@
+//! The crew: starts the workers that are wanted and sends away those that are not. How many that are is decided in
+//! [`Ready`](super::ready::Ready); this does it, on the supervisor's thread.
+
+use std::sync::Arc;
+
+use super::capacity::WorkerNumber;
+use super::cell::Birth;
+use super::core::Core;
+use super::ready::{Dispatch, StartupStep, Stop};
+use super::{begin_stop, slot};
+
+/// Does what is to be done now.
+pub(super) fn look_after(core: &Arc<Core>) {
+    match core.ready.next_startup_step(core.now_ms()) {
+        StartupStep::Wait => {}
+        StartupStep::Start(workers) => start_all(core, workers),
+        StartupStep::Up => {
+            let stats = core.ready.stats();
+            let (up, max_workers) = (stats.total_workers, stats.max_workers);
+            log::info!("{}: the pool runs with {up} of up to {max_workers} workers", core.job.id);
+            core.note_initialized();
+        }
+        StartupStep::Failed(reason) => begin_stop(core, Stop::Now, &format!("it could not be started: {reason}")),
+    }
+    let Dispatch { start, stop } = core.ready.plan_crew(core.now_ms());
+    start_all(core, start);
+    slot::retire(core, stop);
+}
+
+fn start_all(core: &Arc<Core>, workers: Vec<WorkerNumber>) {
+    for worker in workers {
+        if let Err(error) = slot::start(core, worker, Birth::Ahead) {
+            log::error!("{}: no thread for a worker: {error}", core.job.id);
+        }
+    }
+}

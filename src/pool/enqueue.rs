@@ -1,0 +1,137 @@
+//! Waiting in line: a unit that finds no worker is stored, and claimed when it is its turn.
+//!
+//! | there is | what happens |
+//! |---|---|
+//! | a worker, and nothing else that waits for it | the same as for a submission: stored, claimed and with its worker |
+//! | room in the queue | stored as PENDING, accepted by this pool; the claimer claims it when a place is free |
+//! | neither | [`Saturated`](Refusal::Saturated), at once; nothing is stored |
+//!
+//! What is there already is treated as by a submission: if it waits it waits in line, if it runs or has ended the handle is to that.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+
+use super::core::Core;
+use super::error::{Refusal, SubmitError};
+use super::handle::UnitHandle;
+use super::ledger::Left;
+use super::observe::Event;
+use super::open_unit::OpenUnit;
+use super::ready::{LineTimes, Place};
+use super::submit;
+use super::timers::due_ms;
+use crate::attempt::AttemptKey;
+use crate::error::RepositoryError;
+use crate::prompt::Prompt;
+use crate::repository::{Insertion, Intake};
+use crate::unit::{NewUnit, UnitKey, UnitStatus, WorkUnit, shortened};
+
+/// Takes a unit that may wait: see the [module](self).
+pub(super) fn enqueue(core: &Arc<Core>, mut unit: NewUnit, prompt: Prompt) -> Result<UnitHandle, SubmitError> {
+    if unit.queue_timeout.is_none() {
+        unit.queue_timeout = core.settings.queue_timeout;
+    }
+    let unit = submit::with_prompt(core, unit, prompt)?;
+    match put_in_place(core, &unit) {
+        Ok(open) => Ok(UnitHandle::new(core, open)),
+        Err(reason) => Err(SubmitError { unit: Box::new(unit), reason }),
+    }
+}
+
+fn put_in_place(core: &Arc<Core>, unit: &NewUnit) -> Result<Arc<OpenUnit>, Refusal> {
+    let (place, open) = core.ready.begin_enqueuing(&unit.id)?;
+    if let Place::Worker(taken) = place {
+        return submit::give_to_worker(core, taken, &open, unit);
+    }
+    let stored = catch_unwind(AssertUnwindSafe(|| store(core, unit))).unwrap_or_else(|payload| {
+        turn_away(core, &open);
+        resume_unwind(payload)
+    });
+    match stored {
+        Ok(Stored::Waiting { after, not_before }) => Ok(stand_in_line(core, unit, after, not_before, &open)),
+        Ok(Stored::Running(key)) => {
+            core.ready.leave_line();
+            open.set_key(key);
+            let open = core.ready.submission_attaches(key, &open);
+            core.heartbeat.wake();
+            Ok(open)
+        }
+        Ok(Stored::Ended(stored)) => {
+            turn_away(core, &open);
+            // Its callback may be running here.
+            let ended = || OpenUnit::with_left(stored.id.as_str(), stored.key, Left::Ended(stored.status));
+            Ok(core.ready.get(stored.key).unwrap_or_else(|| Arc::new(ended())))
+        }
+        Err(error) => {
+            turn_away(core, &open);
+            Err(Refusal::Repository(error))
+        }
+    }
+}
+
+/// A unit, as it is found to be stored.
+enum Stored {
+    Waiting { after: AttemptKey, not_before: Option<DateTime<Utc>> },
+    Running(UnitKey),
+    Ended(Box<WorkUnit>),
+}
+
+/// Stores the unit as one that waits for this pool. Sent again, it is the same unit, so an answer that was lost does no harm.
+fn store(core: &Core, unit: &NewUnit) -> Result<Stored, RepositoryError> {
+    let insert = || core.repository().insert(core.job.id, std::slice::from_ref(unit), Intake::AcceptedBy(core.owner()));
+    let inserted = insert().or_else(|error| if error.is_rejection() { Err(error) } else { insert() })?;
+    match inserted.first() {
+        Some(&Insertion::Inserted(key)) => {
+            Ok(Stored::Waiting { after: AttemptKey { unit: key, number: 0 }, not_before: unit.not_before })
+        }
+        Some(Insertion::Conflict(_)) => Err(RepositoryError::Conflict {
+            what: format!("unit `{}`", shortened(&unit.id)),
+            difference: "another content",
+        }),
+        Some(Insertion::AlreadyExists(_)) | None => {
+            let stored = core.repository().unit(core.job.id, &unit.id)?;
+            Ok(match stored.status {
+                UnitStatus::Pending => Stored::Waiting {
+                    after: AttemptKey { unit: stored.key, number: stored.attempt_count },
+                    not_before: stored.not_before,
+                },
+                status if status.is_terminal() => Stored::Ended(Box::new(stored)),
+                _ => Stored::Running(stored.key),
+            })
+        }
+    }
+}
+
+/// What is stored waits for its turn.
+fn stand_in_line(
+    core: &Arc<Core>,
+    unit: &NewUnit,
+    after: AttemptKey,
+    not_before: Option<DateTime<Utc>>,
+    open: &Arc<OpenUnit>,
+) -> Arc<OpenUnit> {
+    open.set_key(after.unit);
+    let now = core.clock.now();
+    // The repository began to count a little earlier; one that was claimed before may wait for as long as it takes.
+    let timeout = unit.queue_timeout.filter(|_| after.number == 0);
+    let times = LineTimes {
+        now_ms: now.boot_ms,
+        due_ms: due_ms(not_before, now),
+        deadline_ms: timeout.map(|timeout| core.in_ms(timeout.saturating_add(Duration::from_millis(1)))),
+    };
+    let (open, waits) = core.ready.submission_queues(after, open, times);
+    if waits {
+        core.callbacks.tell_of(|| Event::UnitQueued { unit_id: &unit.id });
+    } else {
+        open.leave(Left::Pending);
+    }
+    open
+}
+
+fn turn_away(core: &Core, open: &Arc<OpenUnit>) {
+    core.ready.leave_line();
+    core.ready.submission_ends(open);
+}
