@@ -197,9 +197,10 @@ fn what_is_cancelled_while_it_waits_is_out_of_the_queue(scene: &Scene<'_>) {
     scene.cancel("a");
     let unit = scene.unit("a");
     assert_eq!((unit.status, unit.accepted_by), (UnitStatus::Cancelled, None));
-    scene.requeue("a").expect("it is CANCELLED");
     scene.advance(2 * SECOND);
     assert_eq!(scene.expire(), [], "its queue timeout ended with it");
+    scene.requeue("a").expect("it is CANCELLED");
+    assert_eq!(scene.expire(), [], "and does not come back");
     assert_eq!(scene.claim_as(scene.owner, Scope::Accepted, 1), []);
     assert_eq!(ids(&scene.claim_as(scene.other_owner(), Scope::Pending, 1)), ["a"]);
 }
