@@ -25,8 +25,8 @@ pub enum Intake {
 pub enum Insertion {
     /// It is new.
     Inserted(UnitKey),
-    /// It was there with the same content. If it was PENDING, whoever [accepts](Intake::AcceptedBy) it has it now; nothing
-    /// else of it changed.
+    /// It was there with the same content. If it was PENDING, whoever [accepts](Intake::AcceptedBy) it has it now;
+    /// otherwise nothing of it changed.
     AlreadyExists(UnitKey),
     /// The id was there with another content. Nothing of it changed.
     Conflict(UnitKey),

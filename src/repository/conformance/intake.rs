@@ -219,7 +219,7 @@ fn a_missing_prompt_differs_from_nothing(scene: &Scene<'_>) {
     let units = [work("without"), NewUnit::new("with")];
     let answers = scene.repository.insert(scene.job, &units, Intake::Open).expect("all are valid");
     assert_eq!(answers, [Insertion::AlreadyExists(without), Insertion::AlreadyExists(with)]);
-    assert_eq!(scene.unit("without").prompt, None, "an insert changes nothing of a unit that exists");
+    assert_eq!(scene.unit("without").prompt, None, "an open insert changes nothing of a unit that exists");
     assert_eq!(scene.unit("with").prompt.as_deref(), Some("do with"));
 }
 
