@@ -95,7 +95,7 @@ CREATE INDEX work_units_ended_badly ON work_units (job_id, status, key) WHERE st
 -- Serves: purge, which takes what ended first.
 CREATE INDEX work_units_to_purge ON work_units (completed_at, key) WHERE completed_at IS NOT NULL AND purged_at IS NULL;
 
--- What a unit was given. Written once; a purge empties payload and prompt.
+-- What a unit was given. Written once, but for a prompt that is added; a purge empties payload and prompt.
 CREATE TABLE unit_inputs (
     unit_key     INTEGER PRIMARY KEY REFERENCES work_units (key),
     unit_type    TEXT,

@@ -39,9 +39,12 @@
 //! prompts do not differ (one that is missing differs from nothing). Priority, limits and times are not content.
 //!
 //! **Acceptance.** A unit belongs to the owner that inserted it as accepted, submitted it or claimed it last, through
-//! retries and releases, until it ends, expires or is requeued, or the owner ends. Only then may others claim it; to submit it by
-//! its name takes it over.
-//! A queue timeout runs only while a unit is accepted and was never claimed.
+//! retries and releases, until it ends, expires or is requeued, or the owner ends. Only then may others claim it; but while it
+//! waits, to submit it by its name, or to insert it as accepted, takes it over. A queue timeout runs only while a unit is
+//! accepted and was never claimed: since it was first inserted as accepted by its owner, and until anybody submits it.
+//!
+//! **Prompts.** A unit that was inserted without a prompt takes the first one that it is submitted or accepted with while it
+//! waits. A row of the journal, [`AddPrompt`](crate::unit::Change::AddPrompt), has the hash of the inputs with it.
 //!
 //! **Starting.** A claim of a claimant that is [`starting`](Claimant::starting) also starts, in the same step, the units that
 //! have a prompt of their own, be it the one that was just submitted: the record is that of a claim followed at once by a
@@ -183,6 +186,16 @@ pub trait Repository: Archive {
 
     /// Inserts units as PENDING, and says of each what became of it. A unit that exists is never reset.
     ///
+    /// | it is | answer |
+    /// |---|---|
+    /// | absent | [`Inserted`](Insertion::Inserted) |
+    /// | there with another content or another prompt | [`Conflict`](Insertion::Conflict); nothing of it changes |
+    /// | PENDING | [`AlreadyExists`](Insertion::AlreadyExists); with [`AcceptedBy`](Intake::AcceptedBy) the owner accepts it |
+    /// | leased or ended | [`AlreadyExists`](Insertion::AlreadyExists); nothing of it changes |
+    ///
+    /// Whoever accepts a PENDING unit takes it over. If it had no prompt, this one is stored; if it was never claimed, its
+    /// queue timeout is that of this call and begins now, unless one is running for the same owner. All else stays.
+    ///
     /// All units of a call are stored together. An id that occurs twice in a call is found to exist the second time.
     fn insert(&self, job_id: JobId, units: &[NewUnit], intake: Intake) -> Result<Vec<Insertion>>;
 
@@ -192,10 +205,12 @@ pub trait Repository: Archive {
     /// |---|---|
     /// | absent | inserted and claimed; if not due, [`Waiting`](Submitted::Waiting) |
     /// | there with another content or another prompt | [`Conflict`](RepositoryError::Conflict) |
-    /// | PENDING and due | accepted and claimed; if it had no prompt, this one is stored |
+    /// | PENDING and due | accepted and claimed |
     /// | PENDING, not due | accepted: [`Waiting`](Submitted::Waiting) |
     /// | leased | [`Running`](Submitted::Running) |
     /// | ended | [`Finished`](Submitted::Finished) |
+    ///
+    /// If a PENDING unit had no prompt, this one is stored.
     fn submit(&self, job_id: JobId, unit: &NewUnit, claimant: &Claimant, slot: &Slot) -> Result<Submitted>;
 
     /// Claims due units, as many as there are slots; the first goes to the first slot.

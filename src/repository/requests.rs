@@ -11,12 +11,12 @@ use crate::lease::{Claim, OwnerId};
 use crate::unit::{Change, UnitId, UnitKey, UnitStatus, WorkUnit};
 use crate::worker::WorkerId;
 
-/// Where a new unit belongs.
+/// Where a unit that is inserted belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Intake {
-    /// It waits for whoever pulls the job's units.
+    /// It waits for whoever pulls the job's units. One that is there stays as it is.
     Open,
-    /// It waits for the pool that accepted it.
+    /// It waits for the pool that accepted it, also if it was there and nobody has begun with it.
     AcceptedBy(OwnerId),
 }
 
@@ -25,7 +25,8 @@ pub enum Intake {
 pub enum Insertion {
     /// It is new.
     Inserted(UnitKey),
-    /// It was there with the same content. Nothing of it changed.
+    /// It was there with the same content. If it was PENDING, whoever [accepts](Intake::AcceptedBy) it has it now;
+    /// otherwise nothing of it changed.
     AlreadyExists(UnitKey),
     /// The id was there with another content. Nothing of it changed.
     Conflict(UnitKey),

@@ -74,8 +74,8 @@ impl UnitFilter {
 
 /// One row of the journal.
 ///
-/// `change`, `from` and `to` are a step that [`UnitStatus::after`] allows. Two kinds of rows leave the
-/// status as it is: a purge, and a late report.
+/// `change`, `from` and `to` are a step that [`UnitStatus::after`] allows. Three kinds of rows leave the
+/// status as it is: a prompt that is added, a purge, and a late report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct JournalEntry {

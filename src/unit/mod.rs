@@ -17,7 +17,7 @@
 //!
 //! | change | performed by |
 //! |---|---|
-//! | insert | `Repository::insert`, `Repository::submit` |
+//! | insert, add prompt | `Repository::insert`, `Repository::submit` |
 //! | claim | `Repository::claim`, `Repository::submit` |
 //! | start | `Repository::start` |
 //! | complete, retry, fail, end cancelled | `Repository::finish` |
@@ -75,6 +75,8 @@ pub enum UnitStatus {
 pub enum Change {
     /// It is stored for the first time.
     Insert,
+    /// It gets the prompt that it was inserted without; the status stays.
+    AddPrompt,
     /// A worker gets the right to execute it.
     Claim,
     /// The execution begins.
@@ -143,6 +145,7 @@ names!(UnitStatus {
 
 names!(Change {
     Insert => "INSERT",
+    AddPrompt => "ADD_PROMPT",
     Claim => "CLAIM",
     Start => "START",
     Complete => "COMPLETE",
@@ -164,6 +167,7 @@ impl UnitStatus {
     pub fn after(self, change: Change) -> Option<UnitStatus> {
         use UnitStatus::{Assigned, CancelRequested, Cancelled, Completed, Failed, Pending, Processing};
         let next = match (self, change) {
+            (Pending, Change::AddPrompt) => Pending,
             (Pending, Change::Claim) => Assigned,
             (Assigned, Change::Start) => Processing,
             (Processing, Change::Complete) => Completed,

@@ -139,6 +139,15 @@ impl Life {
         step("insert", id, "INSERT", || self.repository.insert(self.job, &[new_unit(id)], intake));
     }
 
+    /// Inserts what has no prompt yet, and accepts it with one.
+    fn insert_and_accept(&self, id: &str) {
+        let mut bare = new_unit(id);
+        bare.prompt = None;
+        step("insert", id, "INSERT", || self.repository.insert(self.job, &[bare], Intake::Open));
+        let intake = Intake::AcceptedBy(self.owner);
+        step("insert", id, "ADD_PROMPT", || self.repository.insert(self.job, &[new_unit(id)], intake));
+    }
+
     fn claim(&self, id: &str, ttl: Duration) -> Lease {
         self.claim_as(Claimant::new(self.owner, ttl), id, "CLAIM")
     }
@@ -235,6 +244,7 @@ impl Life {
 
     fn leave(&self) {
         self.insert("d1", Intake::AcceptedBy(self.owner));
+        self.insert_and_accept("d2");
         let start = || self.repository.change_worker(self.owner, self.job, &slot("w2"), WorkerChange::Start);
         step("change_worker", "-", "-", start);
         let before = self.clock.now().wall + TimeDelta::days(1);
@@ -260,6 +270,8 @@ const POINTS: &[(&str, &str, Stage, u64)] = &[
     ("P01", "insert", Stage::Inside, 1),
     ("P02, P03", "insert", Stage::Committed, 1),
     ("P02, P03", "insert", Stage::Committed, 3),
+    ("P01", "insert", Stage::Inside, 5),
+    ("P02, P03", "insert", Stage::Committed, 5),
     ("P04", "claim", Stage::Inside, 1),
     ("P04", "claim", Stage::Inside, 2),
     ("P05", "claim", Stage::Committed, 1),
@@ -361,8 +373,9 @@ impl Remains {
         self.check_journals(&repository, job.id);
         self.check_conversations(&repository, job.id);
         self.check_expiry(&repository, job.id);
-        self.check_sending_again(&repository, job.id);
-        self.check_going_on(&repository, job.id);
+        let owner = register(&repository);
+        self.check_sending_again(&repository, job.id, owner);
+        self.check_going_on(&repository, job.id, owner);
         self.verify(&repository, job.id, Verify::new().settled());
     }
 
@@ -462,23 +475,26 @@ impl Remains {
         assert!(repository.owners().unwrap().iter().all(|owner| owner.ended_at.is_some()), "{}", self.end);
     }
 
-    /// What was tried can be sent again, whether it was stored or not.
-    fn check_sending_again(&self, repository: &SqliteRepository, job: JobId) {
+    /// What was tried can be sent again, whether it was stored or not; and belongs to the sender if it still waits.
+    fn check_sending_again(&self, repository: &SqliteRepository, job: JobId, owner: OwnerId) {
         let known: BTreeSet<&str> = self.steps("ack").into_iter().map(|(_, unit, _)| unit).collect();
         let tried: BTreeSet<&str> = self.steps("try").into_iter().map(|(_, unit, _)| unit).collect();
         for id in tried {
-            let send = || repository.insert(job, &[new_unit(id)], Intake::Open).unwrap()[0];
+            let send = || repository.insert(job, &[new_unit(id)], Intake::AcceptedBy(owner)).unwrap()[0];
             let (first, second) = (send(), send());
             assert!(matches!(second, Insertion::AlreadyExists(_)), "{}: {second:?}", self.end);
             if known.contains(id) {
                 assert_eq!(first, second, "{}", self.end);
             }
+            let unit = repository.unit(job, id).unwrap();
+            let is_waiting = unit.status == UnitStatus::Pending;
+            assert_eq!(unit.accepted_by, is_waiting.then_some(owner), "{}: {id}", self.end);
+            assert!(!is_waiting || unit.prompt.is_some(), "{}: {id}", self.end);
         }
     }
 
     /// The next process claims what is left, each with the next fence, and brings it to its end.
-    fn check_going_on(&self, repository: &SqliteRepository, job: JobId) {
-        let owner = register(repository);
+    fn check_going_on(&self, repository: &SqliteRepository, job: JobId, owner: OwnerId) {
         loop {
             let before = all_units(repository, job);
             let request = ClaimRequest::new(job, Claimant::new(owner, LEASE), Scope::Pending, vec![slot("w1")]);

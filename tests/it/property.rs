@@ -20,8 +20,8 @@ use workcrew::chain::Hash;
 use workcrew::clock::{Clock, ManualClock};
 use workcrew::repository::sqlite::SqliteOptions;
 use workcrew::repository::{
-    Archive, By, ClaimRequest, Claimant, Intake, JournalEntry, PAGE_LIMIT, PAGE_LIMIT_BYTES, Page, Repository,
-    RepositoryError, Scope, Slot, Submitted, UnitFilter,
+    Archive, By, ClaimRequest, Claimant, Insertion, Intake, JournalEntry, PAGE_LIMIT, PAGE_LIMIT_BYTES, Page,
+    Repository, RepositoryError, Scope, Slot, Submitted, UnitFilter,
 };
 use workcrew::unit::Change;
 use workcrew::worker::WorkerChange;
@@ -44,6 +44,7 @@ enum Operation {
         job: usize,
         units: Vec<UnitPlan>,
         accepted_by: Option<usize>,
+        is_sent_again: bool,
     },
     Submit {
         job: usize,
@@ -328,8 +329,8 @@ fn operation() -> impl Strategy<Value = Operation> {
     let after_ms = prop_oneof![Just(None), Just(Some(0)), duration_ms().prop_map(Some)];
     let follows = prop_oneof![8 => Just(0_i64), 3 => -3..0_i64, 1 => 1..3_i64];
     prop_oneof![
-        14 => (job(), prop::collection::vec(unit_plan(), 0..4), accepted_by)
-            .prop_map(|(job, units, accepted_by)| O::Insert { job, units, accepted_by }),
+        14 => (job(), prop::collection::vec(unit_plan(), 0..4), accepted_by, any::<bool>())
+            .prop_map(|(job, units, accepted_by, is_sent_again)| O::Insert { job, units, accepted_by, is_sent_again }),
         10 => (job(), unit_plan(), owner(), worker(), ttl_ms(), any::<bool>()).prop_map(
             |(job, unit, owner, worker, ttl_ms, starting)| O::Submit { job, unit, owner, worker, ttl_ms, starting },
         ),
@@ -490,10 +491,13 @@ impl World {
     fn step(&mut self, operation: &Operation) -> Checked<()> {
         use Operation as O;
         match operation {
-            O::Insert { job, units, accepted_by } => {
+            O::Insert { job, units, accepted_by, is_sent_again } => {
                 let units: Vec<NewUnit> = units.iter().map(|plan| plan.unit(&self.clock)).collect();
                 let intake = accepted_by.map_or(Intake::Open, |owner| Intake::AcceptedBy(self.owner(owner)));
-                self.both(|repository| repository.insert(self.jobs[*job], &units, intake))?;
+                let inserted = self.both(|repository| repository.insert(self.jobs[*job], &units, intake))?;
+                if *is_sent_again && inserted.is_some() {
+                    self.insert_again(self.jobs[*job], &units, intake)?;
+                }
             }
             O::Submit { job, unit, owner, worker, ttl_ms, starting } => {
                 let (unit, claimant) = (unit.unit(&self.clock), self.claimant(*owner, *ttl_ms, *starting));
@@ -608,6 +612,19 @@ impl World {
             }
             _ => {}
         }
+        Ok(())
+    }
+
+    /// An insert that is sent again finds all its units, and changes nothing that can be read.
+    fn insert_again(&self, job: JobId, units: &[NewUnit], intake: Intake) -> Checked<()> {
+        let record = || {
+            let units = self.memory.units(&UnitFilter::default(), 0, PAGE_LIMIT).unwrap();
+            (units, self.memory.journal(0, PAGE_LIMIT).unwrap())
+        };
+        let before = record();
+        let answers = self.both(|repository| repository.insert(job, units, intake))?.unwrap_or_default();
+        prop_assert!(!answers.iter().any(|answer| matches!(answer, Insertion::Inserted(_))), "{:?}", answers);
+        prop_assert_eq!(record(), before);
         Ok(())
     }
 

@@ -198,8 +198,7 @@ impl History {
                 self.inputs_digest = row.digest;
                 self.created_at = Some(row.at);
             }
-            // A claim brings the prompt that the unit was inserted without.
-            Change::Claim => self.inputs_digest = row.digest.or(self.inputs_digest),
+            Change::AddPrompt => self.inputs_digest = row.digest,
             Change::Purge => {
                 self.is_purged = true;
                 self.purged_at = Some(row.at);

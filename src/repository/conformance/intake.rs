@@ -5,13 +5,14 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use serde_json::json;
 
+use super::accepting::assert_prompt_was_added;
 use super::scene::{Scene, TTL, ids, too_deep, work};
 use crate::attempt::AttemptReport;
 use crate::job::{JobId, NewJob};
 use crate::lease::OwnerId;
 use crate::money::Money;
 use crate::repository::{By, Claimant, Insertion, Intake, RepositoryError, Scope, Submitted, UnitFilter, actor};
-use crate::unit::{Change, Inputs, NewUnit, UnitId, UnitStatus, content_hash, inputs_digest, prompt_hash};
+use crate::unit::{Change, Inputs, NewUnit, UnitId, UnitStatus, content_hash, prompt_hash};
 use crate::worker::WorkerStatus;
 
 cases![
@@ -30,14 +31,12 @@ cases![
     an_id_that_is_none_is_refused,
     an_odd_id_names_a_unit_like_any_other,
     the_same_id_in_two_jobs_is_two_units,
-    an_accepted_unit_belongs_to_its_owner,
-    only_a_living_owner_accepts,
     an_absent_unit_is_submitted_and_claimed_in_one_step,
     a_submission_with_another_content_is_a_conflict,
     a_submission_takes_a_unit_that_waits,
     a_submission_brings_the_prompt_that_was_missing,
     a_submission_that_is_not_due_waits,
-    a_prompt_is_not_stored_before_its_unit_is_claimed,
+    a_submission_that_is_not_due_brings_the_missing_prompt_too,
     a_submission_attaches_to_a_unit_that_is_being_executed,
     a_submission_shows_how_its_unit_ended,
     a_submission_that_is_sent_again_finds_its_claim,
@@ -220,7 +219,7 @@ fn a_missing_prompt_differs_from_nothing(scene: &Scene<'_>) {
     let units = [work("without"), NewUnit::new("with")];
     let answers = scene.repository.insert(scene.job, &units, Intake::Open).expect("all are valid");
     assert_eq!(answers, [Insertion::AlreadyExists(without), Insertion::AlreadyExists(with)]);
-    assert_eq!(scene.unit("without").prompt, None, "an insert changes nothing of a unit that exists");
+    assert_eq!(scene.unit("without").prompt, None, "an open insert changes nothing of a unit that exists");
     assert_eq!(scene.unit("with").prompt.as_deref(), Some("do with"));
 }
 
@@ -268,22 +267,6 @@ fn the_same_id_in_two_jobs_is_two_units(scene: &Scene<'_>) {
     assert_eq!(scene.repository.unit(other, "a").expect("it exists").status, UnitStatus::Pending);
 }
 
-fn an_accepted_unit_belongs_to_its_owner(scene: &Scene<'_>) {
-    scene.accept(work("a"));
-    assert_eq!(scene.unit("a").accepted_by, Some(scene.owner));
-    assert_eq!(scene.last_row("a").actor, scene.owner.to_string());
-}
-
-fn only_a_living_owner_accepts(scene: &Scene<'_>) {
-    let ended = scene.other_owner();
-    scene.repository.end_owner(ended).expect("an owner can end");
-    for owner in [NO_OWNER, ended] {
-        let inserted = scene.repository.insert(scene.job, &[work("a")], Intake::AcceptedBy(owner));
-        assert_refused!(inserted, RepositoryError::UnknownOwner(_));
-    }
-    assert_refused!(scene.repository.unit(scene.job, "a"), RepositoryError::UnknownUnit { .. });
-}
-
 fn an_absent_unit_is_submitted_and_claimed_in_one_step(scene: &Scene<'_>) {
     // 004-F3, 004-F4, 004-F17, 004-F18, 004-F19: the unit is ASSIGNED, its worker is on record and BUSY.
     let slot = scene.slot();
@@ -324,11 +307,10 @@ fn a_submission_brings_the_prompt_that_was_missing(scene: &Scene<'_>) {
     scene.insert(NewUnit::new("a"));
     let claim = scene.assigned("a");
     assert_eq!(claim.unit.prompt.as_deref(), Some("do a"));
-    let stored = scene.repository.inputs(claim.lease.unit).expect("inputs can be read");
-    assert_eq!(stored.prompt_hash, Some(prompt_hash("do a")));
-    let (content, prompt) = (&stored.content_hash, stored.prompt_hash.as_ref());
-    let digest = inputs_digest("a", None, None, &stored.options, content, prompt);
-    assert_eq!(scene.last_row("a").digest, Some(digest), "the journal knows what was added");
+    assert_prompt_was_added(scene, "a");
+    let rows = scene.journal_of("a");
+    let changes: Vec<Change> = rows.iter().map(|row| row.change).collect();
+    assert_eq!(changes, [Change::Insert, Change::AddPrompt, Change::Claim]);
 }
 
 fn a_submission_that_is_not_due_waits(scene: &Scene<'_>) {
@@ -348,12 +330,15 @@ fn a_submission_that_is_not_due_waits(scene: &Scene<'_>) {
     assert_eq!(ids(&scene.claim_as(scene.owner, Scope::Accepted, 2)), ["known", "new"]);
 }
 
-fn a_prompt_is_not_stored_before_its_unit_is_claimed(scene: &Scene<'_>) {
+fn a_submission_that_is_not_due_brings_the_missing_prompt_too(scene: &Scene<'_>) {
     scene.insert(NewUnit::new("a").not_before(scene.now() + TTL));
     let (claimant, slot) = (Claimant::new(scene.owner, TTL), scene.slot());
-    let submitted = scene.repository.submit(scene.job, &work("a"), &claimant, &slot).expect("it is valid");
-    assert!(matches!(submitted, Submitted::Waiting(_)), "{submitted:?}");
-    assert_eq!(scene.unit("a").prompt, None, "no row of the journal would know of it");
+    for _ in 0..2 {
+        let submitted = scene.repository.submit(scene.job, &work("a"), &claimant, &slot).expect("it is valid");
+        assert!(matches!(submitted, Submitted::Waiting(unit) if unit.prompt.as_deref() == Some("do a")));
+    }
+    assert_prompt_was_added(scene, "a");
+    assert_eq!(scene.journal_of("a").len(), 2, "it is added once");
 }
 
 fn a_submission_attaches_to_a_unit_that_is_being_executed(scene: &Scene<'_>) {

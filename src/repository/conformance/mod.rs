@@ -61,6 +61,7 @@ macro_rules! cases {
     };
 }
 
+mod accepting;
 mod attempts;
 mod claims;
 mod endings;
@@ -167,6 +168,7 @@ impl fmt::Debug for Case {
 pub fn cases() -> impl Iterator<Item = Case> {
     let by_concern = [
         intake::CASES,
+        accepting::CASES,
         claims::CASES,
         starting::CASES,
         leases::CASES,

@@ -180,8 +180,13 @@ impl<'a> Scene<'a> {
 
     /// A new unit of this name in any status, after one attempt.
     pub(super) fn bring(&self, id: &str, status: UnitStatus) -> Claim {
-        let claim = self.assigned(id);
-        let lease = &claim.lease;
+        self.bring_unit(work(id), status)
+    }
+
+    /// This unit in any status, after one attempt.
+    pub(super) fn bring_unit(&self, unit: NewUnit, status: UnitStatus) -> Claim {
+        let claim = self.assign(unit);
+        let (lease, id) = (&claim.lease, claim.unit.id.as_str());
         match status {
             UnitStatus::Assigned => {}
             UnitStatus::Pending => {

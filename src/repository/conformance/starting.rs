@@ -143,9 +143,9 @@ fn a_prompt_that_comes_with_the_submission_starts_it(scene: &Scene<'_>) {
     let claim = submitted(scene, &work("a"));
     assert_eq!((claim.unit.status, claim.unit.prompt.as_deref()), (UnitStatus::Processing, Some("do a")));
     let rows = scene.journal_of("a");
-    assert_eq!(rows.iter().map(|row| row.change).collect::<Vec<_>>(), [Change::Insert, Change::Claim, Change::Start]);
-    assert_ne!(rows[1].digest, None, "the claim vouches for the prompt, the start for what it was started with");
-    assert_ne!(rows[2].digest, rows[1].digest);
+    let changes: Vec<Change> = rows.iter().map(|row| row.change).collect();
+    assert_eq!(changes, [Change::Insert, Change::AddPrompt, Change::Claim, Change::Start]);
+    assert_ne!(rows[3].digest, rows[1].digest, "one is about the prompt, the other about what it was started with");
 
     // One that it has already needs not be brought again.
     scene.insert(work("b"));

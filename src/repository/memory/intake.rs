@@ -61,9 +61,13 @@ impl Store {
 
         let mut insertions = Vec::with_capacity(units.len());
         for (new, (id, inputs)) in units.iter().zip(checked) {
-            let insertion = match self.find(job_id, id.as_str()) {
-                Some(found) if is_same(found, &inputs) => Insertion::AlreadyExists(found.key),
-                Some(found) => Insertion::Conflict(found.key),
+            let found = self.find(job_id, id.as_str()).map(|found| (found.key, is_same(found, &inputs)));
+            let insertion = match found {
+                Some((key, true)) => {
+                    self.accept_existing(key, new, &inputs, intake, now);
+                    Insertion::AlreadyExists(key)
+                }
+                Some((key, false)) => Insertion::Conflict(key),
                 None => {
                     let (deadline_ms, digest) = (rules::queue_deadline_ms(new, intake, now), inputs.digest);
                     let mut unit = UnitRecord::new(self.next_unit_key(), job_id, new, (id, inputs), now);
@@ -116,7 +120,7 @@ impl Store {
                 self.check_take(terms.owner, slot)?;
             }
             let key = self.add_unit(unit, digest, now);
-            return self.claim_if_due(key, slot, &terms, None, now);
+            return self.claim_if_due(key, slot, &terms, now);
         };
         if let Some(difference) = rules::difference(&found.content_hash, found.prompt_hash.as_ref(), &inputs) {
             return Err(rules::conflict(&found.id, difference));
@@ -131,42 +135,44 @@ impl Store {
         if is_due {
             self.check_take(terms.owner, slot)?;
         }
-        self.accept(key, terms.owner);
-        // The row of the claim vouches for the prompt; without a claim there is no row to do so.
-        let digest = if is_due { self.complete_prompt(key, new, &inputs) } else { None };
-        self.claim_if_due(key, slot, &terms, digest, now)
-    }
-
-    /// A waiting unit now waits for this owner, and as long as that takes.
-    fn accept(&mut self, key: UnitKey, owner: OwnerId) {
         let unit = self.unit_mut(key);
-        unit.accepted_by = Some(owner);
+        unit.accepted_by = Some(terms.owner);
         unit.queue_deadline_ms = None;
+        self.add_prompt(key, new, &inputs, terms.owner, now);
+        self.claim_if_due(key, slot, &terms, now)
     }
 
-    /// Stores the prompt of a unit that had none, and gives the digest of its inputs if that changed.
-    fn complete_prompt(&mut self, key: UnitKey, new: &NewUnit, inputs: &Inputs) -> Option<Hash> {
+    /// If a unit that was there waits, it now waits for who accepts it.
+    fn accept_existing(&mut self, key: UnitKey, new: &NewUnit, inputs: &Inputs, intake: Intake, now: Moment) {
+        let Intake::AcceptedBy(owner) = intake else { return };
+        let unit = self.unit_mut(key);
+        if unit.status != UnitStatus::Pending {
+            return;
+        }
+        let running_ms = unit.queue_deadline_ms.filter(|_| unit.accepted_by == Some(owner));
+        let deadline_ms = running_ms.or(rules::queue_deadline_ms(new, intake, now));
+        unit.queue_deadline_ms = deadline_ms.filter(|_| unit.attempt_count == 0);
+        unit.accepted_by = Some(owner);
+        self.add_prompt(key, new, inputs, owner, now);
+    }
+
+    /// Stores the prompt of a waiting unit that had none.
+    fn add_prompt(&mut self, key: UnitKey, new: &NewUnit, inputs: &Inputs, owner: OwnerId, now: Moment) {
         let unit = self.unit_mut(key);
         if unit.prompt_hash.is_some() || inputs.prompt_hash.is_none() {
-            return None;
+            return;
         }
         unit.prompt.clone_from(&new.prompt);
         unit.prompt_hash = inputs.prompt_hash;
-        Some(inputs.digest)
+        let step = Step::new(key, Change::AddPrompt, UnitStatus::Pending, By::from(owner));
+        self.record(Step { digest: Some(inputs.digest), ..step }, now);
     }
 
-    fn claim_if_due(
-        &mut self,
-        key: UnitKey,
-        slot: &Slot,
-        terms: &Terms,
-        digest: Option<Hash>,
-        now: Moment,
-    ) -> Result<Submitted> {
+    fn claim_if_due(&mut self, key: UnitKey, slot: &Slot, terms: &Terms, now: Moment) -> Result<Submitted> {
         if !self.unit(key).is_due(now) {
             return Ok(Submitted::Waiting(Box::new(self.work_unit(self.unit(key)))));
         }
-        let claim = self.grant(key, slot, terms, digest, now)?;
+        let claim = self.grant(key, slot, terms, now)?;
         Ok(Submitted::Claimed(Box::new(claim)))
     }
 
@@ -188,7 +194,7 @@ impl Store {
             self.lose(key, By::new(actor::SWEEP, loss::LEASE_RAN_OUT), now);
         }
         let pairs = granted.into_iter().zip(&request.slots);
-        pairs.map(|(key, slot)| self.grant(key, slot, &terms, None, now)).collect()
+        pairs.map(|(key, slot)| self.grant(key, slot, &terms, now)).collect()
     }
 
     /// The units that the request may have at once, whose turn it is first.
@@ -251,7 +257,7 @@ impl Store {
     }
 
     /// Gives a waiting unit to a worker that was found able to take it, and starts it if the terms say so.
-    fn grant(&mut self, key: UnitKey, slot: &Slot, terms: &Terms, digest: Option<Hash>, now: Moment) -> Result<Claim> {
+    fn grant(&mut self, key: UnitKey, slot: &Slot, terms: &Terms, now: Moment) -> Result<Claim> {
         self.load_worker(key, terms.owner, slot, now)?;
         let holder = Holder { owner: terms.owner, worker_id: slot.worker_id.clone(), until_ms: terms.until_ms };
 
@@ -267,7 +273,7 @@ impl Store {
         self.attempts.insert(attempt, record);
 
         let step = Step::new(key, Change::Claim, UnitStatus::Pending, By::from(terms.owner));
-        self.record(Step { attempt_number: Some(attempt.number), digest, ..step }, now);
+        self.record(Step { attempt_number: Some(attempt.number), ..step }, now);
         let claim = self.claim_of(key).expect("it was just leased");
         let Some(beginning) = terms.beginning.as_ref().filter(|_| claim.unit.prompt.is_some()) else {
             return Ok(claim);

@@ -291,7 +291,7 @@ fn a_claim_that_asks_too_much_of_a_worker_changes_nothing() {
 }
 
 #[test]
-fn a_submission_completes_the_prompt_only_with_the_row_that_vouches_for_it() {
+fn a_submission_completes_the_prompt_with_a_row_that_vouches_for_it() {
     let scene = Scene::new();
     let later = scene.clock.now().wall + chrono::TimeDelta::seconds(9);
     let key = scene.insert(NewUnit::new("a").not_before(later));
@@ -300,14 +300,15 @@ fn a_submission_completes_the_prompt_only_with_the_row_that_vouches_for_it() {
         scene.repository.submit(scene.job_id, &unit, &claimant, &slot("w1"))
     };
     assert!(matches!(submit(unit("a")).unwrap(), Submitted::Waiting(_)));
-    assert_eq!(scene.unit("a").prompt, None);
-    scene.clock.advance(Duration::from_secs(9));
-    let Submitted::Claimed(claim) = submit(unit("a")).unwrap() else { panic!("it is due") };
-    assert_eq!(claim.unit.prompt.as_deref(), Some("do it"));
+    assert_eq!(scene.unit("a").prompt.as_deref(), Some("do it"));
     let inputs = scene.repository.inputs(key).unwrap();
     let (content, prompt) = (&inputs.content_hash, inputs.prompt_hash.as_ref());
     let digest = crate::unit::inputs_digest("a", None, None, &inputs.options, content, prompt);
-    assert_eq!(scene.checked_journal().pop().unwrap().digest, Some(digest));
+    let row = scene.checked_journal().pop().unwrap();
+    assert_eq!((row.change, row.digest), (Change::AddPrompt, Some(digest)));
+    scene.clock.advance(Duration::from_secs(9));
+    let Submitted::Claimed(claim) = submit(unit("a")).unwrap() else { panic!("it is due") };
+    assert_eq!(claim.unit.prompt.as_deref(), Some("do it"));
 
     assert!(matches!(submit(unit("a")).unwrap(), Submitted::Running(_)));
     let error = submit(unit("a").prompt("another")).unwrap_err();

@@ -10,7 +10,6 @@ use super::book::{Answer, Book, Entry, Open};
 use super::read;
 use super::rows::{HotUnit, named, unit_id, worker_id};
 use crate::attempt::{Attempt, Beginning};
-use crate::chain::Hash;
 use crate::clock::Moment;
 use crate::job::JobId;
 use crate::lease::{Claim, Lease, OwnerId};
@@ -92,7 +91,7 @@ impl Book<'_> {
         }
         let mut claims = Vec::with_capacity(units.len());
         for (unit, slot) in units.into_iter().zip(&request.slots) {
-            let lease = self.grant(now, unit, terms, slot, None)?;
+            let lease = self.grant(now, unit, terms, slot)?;
             let unit_id = lease.unit_id.clone();
             match read::claim_of(self.connection, lease) {
                 Ok(claim) => claims.push(claim),
@@ -158,14 +157,7 @@ impl Book<'_> {
     }
 
     /// PENDING → ASSIGNED, or on to PROCESSING at once. The slot was checked.
-    pub(super) fn grant(
-        &mut self,
-        now: Moment,
-        unit: HotUnit,
-        terms: &Terms,
-        slot: &Slot,
-        digest: Option<Hash>,
-    ) -> Answer<Lease> {
+    pub(super) fn grant(&mut self, now: Moment, unit: HotUnit, terms: &Terms, slot: &Slot) -> Answer<Lease> {
         // Only who starts at once needs to know.
         let has_own_prompt = terms.beginning.is_some() && self.has_own_prompt(unit.key)?;
         let grant = Grant::of(unit, terms, slot, has_own_prompt);
@@ -185,7 +177,7 @@ impl Book<'_> {
             terms.until_ms,
             grant.unit.status.name(),
         ])?;
-        self.begin_attempt(now, grant, digest)
+        self.begin_attempt(now, grant)
     }
 
     /// Whether there is something to send before anything is rendered.
@@ -196,7 +188,7 @@ impl Book<'_> {
     }
 
     /// Writes what a claim leaves beside the row of its unit; and what a start does, if it is one too.
-    pub(super) fn begin_attempt(&mut self, now: Moment, grant: Grant<'_>, digest: Option<Hash>) -> Answer<Lease> {
+    pub(super) fn begin_attempt(&mut self, now: Moment, grant: Grant<'_>) -> Answer<Lease> {
         let lease = grant.lease();
         let Grant { unit, terms, slot, beginning } = grant;
         let mut attempt =
@@ -233,7 +225,7 @@ impl Book<'_> {
                 actor: &lease.owner.to_string(),
                 reason: None,
                 conversation: None,
-                digest,
+                digest: None,
             },
         )?;
         if let Some(beginning) = beginning {

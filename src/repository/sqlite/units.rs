@@ -10,7 +10,7 @@ use crate::chain::Hash;
 use crate::clock::Moment;
 use crate::conversation::to_json;
 use crate::job::{Job, JobId, NewJob};
-use crate::lease::Lease;
+use crate::lease::{Lease, OwnerId};
 use crate::money::Money;
 use crate::repository::rules::{self, Pause};
 use crate::repository::{By, CancelAnswer, Insertion, Intake, RepositoryError, Slot, Submitted, actor};
@@ -133,7 +133,10 @@ impl Book<'_> {
         let mut insertions = Vec::with_capacity(rows.len());
         for row in rows {
             insertions.push(match self.find_inputs(job_id, row)? {
-                Some((key, None)) => Insertion::AlreadyExists(key),
+                Some((key, None)) => {
+                    self.accept_existing(now, key, row, intake)?;
+                    Insertion::AlreadyExists(key)
+                }
                 Some((key, Some(_))) => Insertion::Conflict(key),
                 None => Insertion::Inserted(self.insert_row(now, job_id, row, intake, None, job_has_template)?),
             });
@@ -164,8 +167,8 @@ impl Book<'_> {
         match unit.status {
             UnitStatus::Pending if unit.pause.is_none_or(|pause| pause.is_over(now)) => {
                 self.check_slots(terms.owner, std::slice::from_ref(slot))?;
-                let digest = self.take_first_prompt(&unit, row)?;
-                let lease = self.grant(now, unit, terms, slot, digest)?;
+                self.add_prompt(now, &unit, row, terms.owner)?;
+                let lease = self.grant(now, unit, terms, slot)?;
                 let claim = read::claim_of(self.connection, lease)?;
                 Ok(Taken::Found(Submitted::Claimed(Box::new(claim))))
             }
@@ -174,6 +177,7 @@ impl Book<'_> {
                     "UPDATE work_units SET accepted_by = ?2, queue_deadline_boot_ms = NULL WHERE key = ?1",
                 )?;
                 update.execute([key.0, terms.owner.0])?;
+                self.add_prompt(now, &unit, row, terms.owner)?;
                 self.found(&unit, Submitted::Waiting)
             }
             status if status.is_leased() => self.found(&unit, Submitted::Running),
@@ -205,22 +209,60 @@ impl Book<'_> {
         let mut grant = Grant::of(row.inserted(UnitKey(0), job_id), terms, slot, row.prompt.is_some());
         grant.unit.key = self.insert_row(now, job_id, row, intake, Some(&grant), job_has_template)?;
         let status = grant.unit.status;
-        Ok(Taken::Fresh(self.begin_attempt(now, grant, None)?, status))
+        Ok(Taken::Fresh(self.begin_attempt(now, grant)?, status))
     }
 
-    /// Stores the prompt of a unit that had none, and says how its inputs hash now.
-    fn take_first_prompt(&mut self, unit: &HotUnit, row: &NewRow) -> Answer<Option<Hash>> {
-        let (Some(prompt), Some(prompt_hash)) = (&row.prompt, &row.inputs.prompt_hash) else { return Ok(None) };
+    /// If a unit that was there waits, it now waits for who accepts it.
+    ///
+    /// What was never claimed gets a queue timeout as if it were new, unless one is running for the same owner.
+    fn accept_existing(&mut self, now: Moment, key: UnitKey, row: &NewRow, intake: Intake) -> Answer<()> {
+        let Intake::AcceptedBy(owner) = intake else { return Ok(()) };
+        let unit = self.unit(key)?.expect("its inputs were just found");
+        if unit.status != UnitStatus::Pending {
+            return Ok(());
+        }
+        let mut update = self.connection.prepare_cached(
+            "UPDATE work_units
+             SET accepted_by = ?2,
+                 queue_deadline_boot_ms = CASE
+                     WHEN attempt_count > 0 THEN NULL
+                     WHEN accepted_by = ?2 THEN coalesce(queue_deadline_boot_ms, ?3)
+                     ELSE ?3
+                 END
+             WHERE key = ?1",
+        )?;
+        update.execute(params![key.0, owner.0, row.queue_deadline_ms])?;
+        self.add_prompt(now, &unit, row, owner)
+    }
+
+    /// Stores the prompt of a waiting unit that had none.
+    fn add_prompt(&mut self, now: Moment, unit: &HotUnit, row: &NewRow, owner: OwnerId) -> Answer<()> {
+        let (Some(prompt), Some(prompt_hash)) = (&row.prompt, &row.inputs.prompt_hash) else { return Ok(()) };
         let mut update = self.connection.prepare_cached(
             "UPDATE unit_inputs SET prompt = ?2, prompt_hash = ?3 WHERE unit_key = ?1 AND prompt_hash IS NULL",
         )?;
         let is_first = update.execute(params![unit.key.0, prompt, prompt_hash.as_bytes()])? == 1;
         if !is_first {
-            return Ok(None);
+            return Ok(());
         }
         let mut update = self.connection.prepare_cached("UPDATE work_units SET has_prompt = 1 WHERE key = ?1")?;
         update.execute([unit.key.0])?;
-        Ok(Some(row.inputs.digest))
+        self.record(
+            now,
+            Entry {
+                unit: unit.key,
+                attempt_number: None,
+                fence: unit.fence,
+                change: Change::AddPrompt,
+                from: Some(unit.status),
+                to: unit.status,
+                actor: &owner.to_string(),
+                reason: None,
+                conversation: None,
+                digest: Some(row.inputs.digest),
+            },
+        )?;
+        Ok(())
     }
 
     /// The unit of this name, and how it differs from the row if it does.

@@ -312,6 +312,25 @@ fn i13_altered_inputs_are_found() {
 }
 
 #[test]
+fn i13_a_prompt_that_its_row_does_not_vouch_for_is_found() {
+    let prompted = || {
+        let pool = Pool::new();
+        given_a_prompt_when_submitted(&pool);
+        pool
+    };
+    let finding = "I13 unit `prompted`: its name or its inputs are not what the journal says";
+    let journal = |rows: &mut Vec<JournalEntry>| rows[1].digest = None;
+    assert_found(&Tampered { journal, ..Tampered::nothing_of(prompted()) }.findings(), finding);
+    let inputs = |inputs: &mut StoredInputs| (inputs.prompt, inputs.prompt_hash) = (None, None);
+    assert_found(&Tampered { inputs, ..Tampered::nothing_of(prompted()) }.findings(), finding);
+
+    let journal = |rows: &mut Vec<JournalEntry>| rows[2].change = Change::AddPrompt;
+    let findings = Tampered { journal, ..Tampered::nothing_of(completed()) }.findings();
+    let step = "I3 unit `a41`: journal row 3 is ADD_PROMPT from ASSIGNED to PROCESSING, which is no step";
+    assert_found(&findings, step);
+}
+
+#[test]
 fn i13_what_was_left_of_the_inputs_is_checked_after_a_purge_too() {
     let pool = completed();
     purge(&pool);

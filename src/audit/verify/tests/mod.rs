@@ -161,6 +161,12 @@ fn given_a_prompt_when_submitted(pool: &Pool) {
     pool.repository.finish(&claim.lease, &give_up).unwrap();
 }
 
+fn given_a_prompt_when_accepted(pool: &Pool) {
+    let unit = NewUnit::new("accepted");
+    pool.repository.insert(pool.job_id, std::slice::from_ref(&unit), Intake::Open).unwrap();
+    pool.repository.insert(pool.job_id, &[unit.prompt("Later.")], Intake::AcceptedBy(pool.owner)).unwrap();
+}
+
 fn waited_too_long(pool: &Pool) {
     let unit = NewUnit::new("waited").queue_timeout(Duration::from_secs(1));
     pool.repository.insert(pool.job_id, &[unit], Intake::AcceptedBy(pool.owner)).unwrap();
@@ -184,6 +190,8 @@ fn a_life_with_everything_in_it_has_no_findings() {
     cancelled_in_every_way(&pool);
     given_back_too_often(&pool);
     given_a_prompt_when_submitted(&pool);
+    given_a_prompt_when_accepted(&pool);
+    pool.cancel("accepted");
     waited_too_long(&pool);
     pool.insert("running");
     pool.begin();
@@ -191,7 +199,7 @@ fn a_life_with_everything_in_it_has_no_findings() {
 
     let verification = verify(&pool.repository).unwrap();
     assert!(verification.is_clean(), "{verification}");
-    assert_eq!((verification.jobs, verification.units, verification.attempts), (1, 8, 111));
+    assert_eq!((verification.jobs, verification.units, verification.attempts), (1, 9, 111));
     assert!(verification.messages > 10);
     assert!(verification.workers >= 3);
     assert!(verification.journal_head.is_some());

@@ -1,0 +1,226 @@
+//! What waits for one owner: an `insert` that is accepted, and how long such a unit may wait.
+
+use std::time::Duration;
+
+use super::scene::{SECOND, Scene, TTL, ids, work};
+use crate::lease::OwnerId;
+use crate::repository::{Insertion, Intake, RepositoryError, Scope};
+use crate::unit::{Change, Inputs, NewUnit, UnitStatus, WorkUnit};
+
+cases![
+    an_accepted_unit_belongs_to_its_owner,
+    only_a_living_owner_accepts,
+    whoever_accepts_a_unit_that_waits_takes_it_over,
+    whoever_accepts_a_unit_gives_it_the_prompt_that_was_missing,
+    what_is_held_or_has_ended_is_accepted_by_nobody,
+    nobody_accepts_a_unit_with_another_content,
+    a_unit_that_is_accepted_again_waits_no_longer_than_before,
+    a_unit_that_is_taken_over_waits_as_if_it_were_new,
+    what_was_claimed_is_accepted_without_a_queue_timeout,
+    an_id_that_is_accepted_twice_in_a_call_is_one_unit,
+    what_waited_too_long_bars_the_way_for_nobody,
+    a_sweep_fails_exactly_what_waited_too_long,
+    what_is_cancelled_while_it_waits_is_out_of_the_queue,
+];
+
+fn an_accepted_unit_belongs_to_its_owner(scene: &Scene<'_>) {
+    scene.accept(work("a"));
+    assert_eq!(scene.unit("a").accepted_by, Some(scene.owner));
+    assert_eq!(scene.last_row("a").actor, scene.owner.to_string());
+}
+
+fn only_a_living_owner_accepts(scene: &Scene<'_>) {
+    let ended = scene.other_owner();
+    scene.repository.end_owner(ended).expect("an owner can end");
+    for owner in [OwnerId(4_711), ended] {
+        let inserted = scene.repository.insert(scene.job, &[work("a")], Intake::AcceptedBy(owner));
+        assert_refused!(inserted, RepositoryError::UnknownOwner(_));
+    }
+    assert_refused!(scene.repository.unit(scene.job, "a"), RepositoryError::UnknownUnit { .. });
+}
+
+fn whoever_accepts_a_unit_that_waits_takes_it_over(scene: &Scene<'_>) {
+    let other = scene.other_owner();
+    let due = scene.now() + TTL;
+    scene.insert(work("open").priority(3).not_before(due));
+    insert_for(scene, other, work("accepted"));
+    let before = scene.journal();
+    for id in ["open", "accepted"] {
+        let expected = WorkUnit { accepted_by: Some(scene.owner), ..scene.unit(id) };
+        for _ in 0..2 {
+            assert_eq!(insert_for(scene, scene.owner, work(id)), Insertion::AlreadyExists(expected.key));
+            assert_eq!(scene.unit(id), expected, "priority and times stay");
+        }
+    }
+    assert_eq!(scene.journal(), before, "no status changed");
+    scene.advance(TTL);
+    assert_eq!(scene.claim_as(other, Scope::Pending, 9), []);
+    assert_eq!(ids(&scene.claim_as(scene.owner, Scope::Accepted, 9)), ["open", "accepted"]);
+}
+
+fn whoever_accepts_a_unit_gives_it_the_prompt_that_was_missing(scene: &Scene<'_>) {
+    let key = scene.insert(NewUnit::new("a"));
+    for _ in 0..2 {
+        assert_eq!(insert_for(scene, scene.owner, work("a")), Insertion::AlreadyExists(key));
+    }
+    assert_prompt_was_added(scene, "a");
+    let rows = scene.journal_of("a");
+    assert_eq!(rows.iter().map(|row| row.change).collect::<Vec<_>>(), [Change::Insert, Change::AddPrompt]);
+    assert_eq!(insert_for(scene, scene.owner, work("a").prompt("other")), Insertion::Conflict(key));
+
+    // What has a prompt now is claimed from the open like anything else.
+    scene.repository.end_owner(scene.owner).expect("an owner can end");
+    assert_eq!(ids(&scene.claim_as(scene.other_owner(), Scope::Pending, 9)), ["a"]);
+}
+
+fn what_is_held_or_has_ended_is_accepted_by_nobody(scene: &Scene<'_>) {
+    let other = scene.other_owner();
+    for &status in UnitStatus::ALL.iter().filter(|&&status| status != UnitStatus::Pending) {
+        let id = status.name();
+        let key = scene.bring_unit(NewUnit::new(id), status).lease.unit;
+        let before = scene.snapshot(id);
+        assert_eq!(insert_for(scene, other, work(id).queue_timeout(SECOND)), Insertion::AlreadyExists(key), "{id}");
+        assert_eq!(scene.snapshot(id), before);
+    }
+    scene.advance(2 * SECOND);
+    assert_eq!(scene.expire(), []);
+}
+
+fn nobody_accepts_a_unit_with_another_content(scene: &Scene<'_>) {
+    let other = scene.other_owner();
+    let (with, without) = (scene.accept(work("with")), scene.insert(NewUnit::new("without")));
+    let before = ["with", "without"].map(|id| scene.snapshot(id));
+    assert_eq!(insert_for(scene, other, work("with").prompt("other")), Insertion::Conflict(with));
+    assert_eq!(insert_for(scene, other, work("with").payload(1)), Insertion::Conflict(with));
+    assert_eq!(insert_for(scene, other, work("without").payload(1)), Insertion::Conflict(without));
+    assert_eq!(["with", "without"].map(|id| scene.snapshot(id)), before);
+}
+
+fn a_unit_that_is_accepted_again_waits_no_longer_than_before(scene: &Scene<'_>) {
+    scene.accept(work("patient"));
+    scene.accept(work("running").queue_timeout(5 * SECOND));
+    scene.advance(3 * SECOND);
+    for unit in [work("running").queue_timeout(5 * SECOND), work("running"), work("patient").queue_timeout(5 * SECOND)]
+    {
+        insert_for(scene, scene.owner, unit);
+    }
+    let timed_out = || scene.expire().iter().map(|swept| swept.unit_id.to_string()).collect::<Vec<_>>();
+    scene.advance(2 * SECOND);
+    insert_for(scene, scene.owner, work("running").queue_timeout(5 * SECOND));
+    assert_eq!(timed_out(), ["running"], "it waits since it was accepted first");
+    scene.advance(2 * SECOND);
+    assert_eq!(timed_out(), [""; 0]);
+    scene.advance(SECOND);
+    assert_eq!(timed_out(), ["patient"], "no timeout was running that could be kept");
+}
+
+fn a_unit_that_is_taken_over_waits_as_if_it_were_new(scene: &Scene<'_>) {
+    let other = scene.other_owner();
+    scene.insert(work("open").queue_timeout(SECOND));
+    for id in ["longer", "for ever"] {
+        insert_for(scene, other, work(id).queue_timeout(SECOND));
+    }
+    scene.advance(SECOND);
+    insert_for(scene, scene.owner, work("open").queue_timeout(5 * SECOND));
+    insert_for(scene, scene.owner, work("longer").queue_timeout(5 * SECOND));
+    insert_for(scene, scene.owner, work("for ever"));
+    scene.advance(5 * SECOND - Duration::from_millis(1));
+    assert_eq!(scene.expire(), []);
+    scene.advance(Duration::from_millis(1));
+    let swept: Vec<Change> = scene.expire().iter().map(|swept| swept.change).collect();
+    assert_eq!(swept, [Change::QueueTimeout; 2]);
+    assert_eq!(scene.status("for ever"), UnitStatus::Pending);
+}
+
+fn what_was_claimed_is_accepted_without_a_queue_timeout(scene: &Scene<'_>) {
+    let other = scene.other_owner();
+    scene.bring("released", UnitStatus::Pending);
+    scene.bring("requeued", UnitStatus::Failed);
+    scene.requeue("requeued").expect("it is FAILED");
+    for id in ["released", "requeued"] {
+        insert_for(scene, other, work(id).queue_timeout(SECOND));
+        assert_eq!(scene.unit(id).accepted_by, Some(other));
+    }
+    scene.advance(2 * SECOND);
+    assert_eq!(scene.expire(), []);
+    assert_eq!(ids(&scene.claim_as(other, Scope::Accepted, 9)), ["released", "requeued"]);
+}
+
+fn an_id_that_is_accepted_twice_in_a_call_is_one_unit(scene: &Scene<'_>) {
+    let units = [NewUnit::new("a"), work("a"), NewUnit::new("a"), work("a").prompt("other")];
+    let insert = || scene.repository.insert(scene.job, &units, Intake::AcceptedBy(scene.owner)).expect("all are valid");
+    let first = insert();
+    let key = scene.unit("a").key;
+    let again = [
+        Insertion::AlreadyExists(key),
+        Insertion::AlreadyExists(key),
+        Insertion::AlreadyExists(key),
+        Insertion::Conflict(key),
+    ];
+    assert_eq!((first[0], &first[1..]), (Insertion::Inserted(key), &again[1..]));
+    assert_prompt_was_added(scene, "a");
+    let before = scene.snapshot("a");
+    assert_eq!(insert(), again);
+    assert_eq!(scene.snapshot("a"), before);
+}
+
+fn what_waited_too_long_bars_the_way_for_nobody(scene: &Scene<'_>) {
+    for id in ["late", "late too"] {
+        scene.accept(work(id).priority(9).queue_timeout(SECOND));
+    }
+    scene.accept(work("in time").priority(1).queue_timeout(2 * SECOND));
+    scene.accept(work("patient"));
+    scene.advance(SECOND);
+    assert_eq!(ids(&scene.claim_as(scene.owner, Scope::Accepted, 1)), ["in time"]);
+    assert_eq!(ids(&scene.claim_up_to(1)), ["patient"]);
+    assert_eq!(scene.claim_up_to(9), [], "the late ones are left to the sweep");
+}
+
+fn a_sweep_fails_exactly_what_waited_too_long(scene: &Scene<'_>) {
+    scene.insert(work("open").queue_timeout(SECOND));
+    scene.accept(work("late").queue_timeout(SECOND));
+    scene.accept(work("in time").queue_timeout(SECOND + Duration::from_millis(1)));
+    scene.accept(work("patient"));
+    scene.accept(work("claimed").priority(9).queue_timeout(SECOND));
+    scene.claim();
+    scene.accept(work("not due").not_before(scene.now() + TTL).queue_timeout(SECOND));
+    scene.advance(SECOND);
+    let swept = scene.expire();
+    let changes: Vec<_> = swept.iter().map(|swept| (swept.unit_id.as_str(), swept.change, swept.status)).collect();
+    let (change, status) = (Change::QueueTimeout, UnitStatus::Failed);
+    assert_eq!(changes, [("late", change, status), ("not due", change, status)]);
+    assert_eq!(scene.expire(), []);
+}
+
+fn what_is_cancelled_while_it_waits_is_out_of_the_queue(scene: &Scene<'_>) {
+    scene.accept(work("a").queue_timeout(SECOND));
+    scene.cancel("a");
+    let unit = scene.unit("a");
+    assert_eq!((unit.status, unit.accepted_by), (UnitStatus::Cancelled, None));
+    scene.advance(2 * SECOND);
+    assert_eq!(scene.expire(), [], "its queue timeout ended with it");
+    scene.requeue("a").expect("it is CANCELLED");
+    assert_eq!(scene.expire(), [], "and does not come back");
+    assert_eq!(scene.claim_as(scene.owner, Scope::Accepted, 1), []);
+    assert_eq!(ids(&scene.claim_as(scene.other_owner(), Scope::Pending, 1)), ["a"]);
+}
+
+/// Inserts a unit that may be there for an owner.
+fn insert_for(scene: &Scene<'_>, owner: OwnerId, unit: NewUnit) -> Insertion {
+    let answers = scene.repository.insert(scene.job, &[unit], Intake::AcceptedBy(owner)).expect("it is valid");
+    answers[0]
+}
+
+/// A unit that was inserted with nothing but its name has the prompt of [`work`], and the journal knows.
+pub(super) fn assert_prompt_was_added(scene: &Scene<'_>, id: &str) {
+    let unit = scene.unit(id);
+    assert_eq!(unit.prompt, work(id).prompt);
+    let rows = scene.journal_of(id);
+    let row = rows.iter().find(|row| row.change == Change::AddPrompt).expect("a row tells of the prompt");
+    assert_eq!((row.from, row.to), (Some(UnitStatus::Pending), UnitStatus::Pending));
+    assert_eq!((row.actor.clone(), row.attempt_number), (scene.owner.to_string(), None));
+    let expected = Inputs::of(&work(id)).expect("it is not deep");
+    assert_eq!(row.digest, Some(expected.digest), "the journal knows what was added");
+    let stored = scene.repository.inputs(unit.key).expect("inputs can be read");
+    assert_eq!((stored.content_hash, stored.prompt_hash), (expected.content_hash, expected.prompt_hash));
+}
