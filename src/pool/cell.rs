@@ -66,6 +66,7 @@ struct WorkerState {
 #[derive(Clone, Debug)]
 struct Starting {
     number: u64,
+    birth: Birth,
     cancel: CancelToken,
     alarm_ms: i64,
 }
@@ -224,7 +225,8 @@ impl WorkerCell {
     /// It has had its time to come up; `start` says which time it was meant, `None` whichever.
     pub(super) fn give_up_start(&self, ready: &Ready, start: Option<u64>, reason: &str) -> LateStart {
         let mut state = self.state.lock();
-        if !state.start.as_ref().is_some_and(|starting| start.is_none_or(|number| starting.number == number)) {
+        let is_another = |starting: &Starting| start.is_some_and(|number| starting.number != number);
+        if state.start.as_ref().is_some_and(is_another) {
             return LateStart::Not;
         }
         let Some(Starting { cancel, .. }) = state.end_start(self.number, ready) else { return LateStart::Not };
@@ -462,9 +464,9 @@ impl WorkerCell {
         self.state.lock().current.as_ref().is_some_and(|current| current.is_closed)
     }
 
-    /// Whether it was started for a unit, which is or will be in its inbox.
-    pub(super) fn is_for_unit(&self) -> bool {
-        self.state.lock().status == WorkerStatus::Busy
+    /// Whether it comes up without a unit whose claim would record it.
+    pub(super) fn records_itself(&self) -> bool {
+        self.state.lock().start.as_ref().is_some_and(|start| start.birth == Birth::Ahead)
     }
 
     /// Whether another thread, or none, is this worker now.
@@ -514,7 +516,8 @@ impl WorkerCell {
 impl WorkerState {
     fn begin_start(&mut self, worker: WorkerNumber, ready: &Ready, now_ms: i64, alarm_ms: i64) {
         self.starts_ever += 1;
-        let start = Starting { number: self.starts_ever, cancel: CancelToken::new(), alarm_ms };
+        let birth = if self.status == WorkerStatus::Starting { Birth::Ahead } else { Birth::ForUnit };
+        let start = Starting { number: self.starts_ever, birth, cancel: CancelToken::new(), alarm_ms };
         self.born_ms = now_ms;
         ready.set_alarm(alarm_ms, Alarm::Startup { worker, start: start.number });
         self.start = Some(start);

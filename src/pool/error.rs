@@ -123,7 +123,11 @@ impl fmt::Display for SubmitError {
         let id = shortened(&self.unit.id);
         match &self.reason {
             Refusal::AtCapacity { busy, max_workers } => {
-                write!(f, "no capacity for unit `{id}`: {busy} of {max_workers} workers busy, no place free")
+                write!(f, "no capacity for unit `{id}`: {busy} of {max_workers} workers busy")?;
+                if busy < max_workers {
+                    f.write_str(", and no other is up and free")?;
+                }
+                Ok(())
             }
             Refusal::Saturated { max_queue_size } => {
                 write!(f, "no room in line for unit `{id}`: {max_queue_size} wait already")

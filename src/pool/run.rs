@@ -29,6 +29,8 @@ pub(super) enum Ran {
     Idle,
     /// It ends, and its worker with it.
     Retiring,
+    /// It ends; its worker has already.
+    Ended,
     /// It ends; another thread is its worker now.
     Replaced,
 }
@@ -57,7 +59,7 @@ fn come_back(core: &Arc<Core>, cell: &Arc<WorkerCell>, generation: u64, executio
         Return::InTime => {
             let after = after(core, cell, &end);
             let settled = close(core, cell, Closer::Worker, execution, end);
-            free_then_tell(core, cell, execution, after, settled)
+            free_then_tell(core, cell, generation, execution, after, settled)
         }
         Return::Late => {
             let after = after(core, cell, &end);
@@ -84,13 +86,18 @@ fn after(core: &Core, cell: &WorkerCell, end: &End) -> After {
 }
 
 /// Brings an attempt to its end whose thread was left behind, in its place.
-pub(super) fn close_abandoned(core: &Arc<Core>, cell: &Arc<WorkerCell>, execution: &Arc<Execution>) -> Ran {
+pub(super) fn close_abandoned(
+    core: &Arc<Core>,
+    cell: &Arc<WorkerCell>,
+    generation: u64,
+    execution: &Arc<Execution>,
+) -> Ran {
     tell_abandoned(core, &cell.id, execution, true);
     let end = end_of_abandoned(core, execution);
     // What never came up is not worth going on with.
     let after = if end.crash.is_some() { After::Retire } else { After::GoOn };
     let settled = close(core, cell, Closer::Worker, execution, end);
-    free_then_tell(core, cell, execution, after, settled)
+    free_then_tell(core, cell, generation, execution, after, settled)
 }
 
 /// The same where no thread may be started in its place. The worker stays stuck until its thread comes back.
@@ -229,9 +236,20 @@ pub(super) fn panicked(payload: Box<dyn Any + Send>) -> ExecuteError {
     ExecuteError::broken(panics::describe(payload)).kind(FailureKind::PANIC.as_str().to_owned())
 }
 
-/// Frees the slot, and only then lets go of the unit: whoever waited for it finds room.
-fn free_then_tell(core: &Core, cell: &WorkerCell, execution: &Execution, after: After, settled: Settled) -> Ran {
-    let ran = slot::free(core, cell, after);
+/// Frees the slot, and only then lets go of the unit: whoever waited for it finds room, also where its worker ends with it.
+fn free_then_tell(
+    core: &Core,
+    cell: &WorkerCell,
+    generation: u64,
+    execution: &Execution,
+    after: After,
+    settled: Settled,
+) -> Ran {
+    let mut ran = slot::free(core, cell, after);
+    if ran == Ran::Retiring && !cell.is_replaced(generation) {
+        slot::end(core, cell);
+        ran = Ran::Ended;
+    }
     tell_settled(core, execution, settled);
     ran
 }

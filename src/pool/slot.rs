@@ -21,7 +21,7 @@ use super::{inside, panics};
 use crate::error::RepositoryError;
 use crate::executor::{CancelReason, ExecuteError};
 use crate::sync::thread;
-use crate::worker::WorkerChange;
+use crate::worker::{WorkerChange, WorkerStatus};
 
 /// How large a slot's stack may become. Only what is used of it takes memory.
 const STACK_BYTES: usize = 2 * 1024 * 1024;
@@ -125,13 +125,12 @@ fn serve(core: &Arc<Core>, cell: &Arc<WorkerCell>, generation: u64, inbox: &Inbo
     };
     match ran {
         // Another thread is this worker now, and has been told.
-        Ran::Replaced => {}
-        _ if cell.is_replaced(generation) => core.ready.returned(),
-        _ => {
-            end(core, cell);
-            core.callbacks.tell_of(|| Event::WorkerEnded { worker_id: &cell.id, has_crashed: cell.has_crashed() });
-        }
+        Ran::Replaced => return,
+        Ran::Ended => {}
+        Ran::Idle | Ran::Retiring if cell.is_replaced(generation) => return core.ready.returned(),
+        Ran::Idle | Ran::Retiring => end(core, cell),
     }
+    core.callbacks.tell_of(|| Event::WorkerEnded { worker_id: &cell.id, has_crashed: cell.has_crashed() });
 }
 
 /// A thread and the worker it is behind.
@@ -149,8 +148,8 @@ impl Slot<'_> {
         let Some(cancel) = cell.start_token() else { return Ok(Ran::Retiring) };
         let start = || core.executor.start_worker(&cell.id, &cancel).map_err(ExecuteError::with_causes_told);
         let started = catch_unwind(AssertUnwindSafe(start)).unwrap_or_else(|payload| Err(run::panicked(payload)));
-        let is_for_unit = cell.is_for_unit();
-        let started = started.and_then(|()| if is_for_unit { Ok(()) } else { self.store_up() });
+        let records_itself = cell.records_itself();
+        let started = started.and_then(|()| if records_itself { self.store_up() } else { Ok(()) });
         if let Err(error) = started {
             let reason = format!("worker {}: {error}", cell.id);
             log::warn!("{}: a worker did not come up: {reason}", core.job.id);
@@ -160,7 +159,7 @@ impl Slot<'_> {
             return if ends || cell.is_replaced(generation) { Ok(Ran::Retiring) } else { Err(error) };
         }
         if !cell.came_up(&core.ready, generation, core.now_ms()) {
-            if !is_for_unit {
+            if records_itself {
                 end_row(core, cell);
             }
             return Ok(Ran::Retiring);
@@ -179,9 +178,13 @@ impl Slot<'_> {
         let first = if cell.has_row() { WorkerChange::Restart } else { WorkerChange::Start };
         let slot = core.slot_of(cell);
         for change in [first, WorkerChange::Ready] {
-            let store = || core.repository().change_worker(core.owner(), core.job.id, &slot, change);
-            patiently(core, &cell.id, store).map_err(|error| ExecuteError::retry(error.to_string()))?;
+            let store = || core.repository().change_worker(core.owner(), core.job.id, &slot, change).map(drop);
             cell.note_row();
+            match patiently(core, &cell.id, store) {
+                // It was done, though the answer was lost.
+                Err(RepositoryError::Illegal { status, .. }) if is_after(status, change) => {}
+                stored => stored.map_err(|error| ExecuteError::retry(error.to_string()))?,
+            }
         }
         Ok(())
     }
@@ -196,7 +199,7 @@ impl Slot<'_> {
         let performed = catch_unwind(AssertUnwindSafe(|| match (task, broken) {
             (Task::Run(execution), Some(error)) => run::refuse(core, cell, generation, &execution, error),
             (Task::Run(execution), None) => run::run(core, cell, generation, &execution),
-            (Task::Close(execution), _) => run::close_abandoned(core, cell, &execution),
+            (Task::Close(execution), _) => run::close_abandoned(core, cell, generation, &execution),
             (Task::Restart | Task::Quit, _) => Ran::Retiring,
         }));
         performed.unwrap_or_else(|payload| {
@@ -214,6 +217,15 @@ impl Slot<'_> {
             Ran::Retiring
         })
     }
+}
+
+/// Whether a worker is in the status that a change brings about.
+fn is_after(status: &str, change: WorkerChange) -> bool {
+    let after = match change {
+        WorkerChange::Ready => WorkerStatus::Ready,
+        _ => WorkerStatus::Starting,
+    };
+    status == after.name()
 }
 
 /// What failed for every worker holds the pool, if the executor says so.

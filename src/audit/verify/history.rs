@@ -199,6 +199,8 @@ impl History {
                 self.created_at = Some(row.at);
             }
             Change::AddPrompt => self.inputs_digest = row.digest,
+            // As it was told before there was a row of its own for it.
+            Change::Claim => self.inputs_digest = row.digest.or(self.inputs_digest),
             Change::Purge => {
                 self.is_purged = true;
                 self.purged_at = Some(row.at);

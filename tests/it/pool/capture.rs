@@ -134,7 +134,7 @@ fn every_attempt_keeps_its_conversation_cost_and_provenance() {
     let stats = pool.stop(Stop::Drain).unwrap().stats;
     assert_eq!((stats.failed, stats.attempts, stats.retried), (1, 4, 3));
     assert_eq!(stats.cost.amount, cents(10));
-    world.assert_clean();
+    world.assert_clean_after_crashes();
 }
 
 #[test]

@@ -245,7 +245,7 @@ fn a_panic_is_a_failed_attempt_and_the_slot_survives() {
     assert_eq!(handle.wait().unwrap().status, UnitStatus::Completed);
     assert_eq!(pool.workers().len(), 1);
     pool.stop(Stop::Drain).unwrap();
-    world.assert_clean();
+    world.assert_clean_after_crashes();
 }
 
 #[test]
@@ -261,7 +261,7 @@ fn a_broken_worker_is_replaced() {
     until(|| pool.workers().len() == 1);
     assert_eq!(pool.workers()[0].status, WorkerStatus::Ready);
     pool.stop(Stop::Drain).unwrap();
-    world.assert_clean();
+    world.assert_clean_after_crashes();
 }
 
 #[test]

@@ -318,7 +318,7 @@ fn a_pool_that_cannot_register_does_not_start() {
     assert!(!pool.wait_for_available_slot());
     assert_eq!(pool.wait_for_completion(), Completion::Stopped);
     let refused = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap_err();
-    assert!(matches!(refused.reason, Refusal::Stopped));
+    assert!(matches!(refused.reason, Refusal::InitFailed(_)), "{refused}");
     assert!(pool.stop(Stop::Drain).unwrap().is_final);
     drop(pool);
     assert!(stage.is_gone());

@@ -112,12 +112,21 @@ impl World {
 
     /// Everything holds that must hold once all pools have stopped.
     fn assert_clean(&self) {
+        self.assert_clean_after(&[WorkerStatus::Terminated]);
+    }
+
+    /// The same where workers have crashed.
+    fn assert_clean_after_crashes(&self) {
+        self.assert_clean_after(&[WorkerStatus::Terminated, WorkerStatus::Dead]);
+    }
+
+    fn assert_clean_after(&self, ends: &[WorkerStatus]) {
         let verification = Verify::new().run(&self.repository).unwrap();
         assert!(verification.is_clean(), "{verification}");
         for owner in self.repository.owners().unwrap() {
             assert!(owner.ended_at.is_some(), "{} has not ended", owner.id);
             for worker in self.repository.workers(owner.id, "", 1_000).unwrap() {
-                assert_eq!(worker.status, WorkerStatus::Terminated, "{}", worker.id);
+                assert!(ends.contains(&worker.status), "{} is {}", worker.id, worker.status);
                 assert_eq!((worker.load, worker.current_unit), (0, None), "{}", worker.id);
             }
         }

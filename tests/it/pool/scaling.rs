@@ -12,7 +12,8 @@ use crate::support::Up as _;
 #[test]
 fn threads_start_when_they_are_needed_and_no_more_than_allowed() {
     let world = World::new();
-    let (pool, stage) = world.staged(4);
+    let (part, stage) = stage();
+    let pool = world.pool(part).min_workers(0).max_workers(4).up();
     assert!(pool.workers().is_empty());
     for id in ["a", "b"] {
         pool.submit_work_unit(NewUnit::new(id), "go").unwrap().id();

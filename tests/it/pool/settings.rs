@@ -50,7 +50,17 @@ fn four_workers_and_what_else_is_the_default() {
     let settings = format!("{builder:?}");
     for default in [
         "timeout: 600s",
-        "retry: RetryPolicy { base: 1s, limit: 60s, is_jittered: true }",
+        "retry: RetryPolicy { base: 1s, limit: 60s, is_jittered: true, after_crash: Retry }",
+        "min_workers: 1",
+        "scaling: OnDemand",
+        "max_queue_size: 1000",
+        "queue_timeout: None",
+        "startup_timeout: 30s",
+        "startup_batch: 10",
+        "startup_batch_delay: 500ms",
+        "max_worker_age: None",
+        "max_units_per_worker: None",
+        "taint: 0ns",
         "lease: 60s",
         "heartbeat: 15s",
         "kill_grace: 1.5s",

@@ -60,7 +60,8 @@ fn plays_a_role() {
                 leave.wait_for(1);
                 pool.wait_for_available_slot();
                 let stats = pool.stop(Stop::Now).unwrap().stats;
-                assert_eq!(threads().len(), stats.abandoned_threads, "{:?}", threads());
+                // A thread that was joined may be listed for a moment longer.
+                until(|| threads().len() == stats.abandoned_threads);
                 leave.open();
             }
             _ => drop(pool.stop(Stop::Now).unwrap()),
