@@ -104,9 +104,10 @@ impl Ready {
         });
     }
 
-    /// Takes nothing new from now on. What waits leaves, and is returned to be told.
-    pub(in crate::pool) fn begin_stop(&self, stop: Stop) -> Vec<Arc<OpenUnit>> {
+    /// Takes nothing new from now on. What waits leaves, and is returned to be told; and whether this is news.
+    pub(in crate::pool) fn begin_stop(&self, stop: Stop) -> (Vec<Arc<OpenUnit>>, bool) {
         self.change(|state, wake| {
+            let is_news = state.stop.is_none() && !state.is_over && state.phase != PoolPhase::Configuring;
             state.phase = match state.phase {
                 PoolPhase::Configuring => PoolPhase::Stopped,
                 PoolPhase::Initializing | PoolPhase::Running => PoolPhase::Draining,
@@ -115,7 +116,7 @@ impl Ready {
             state.stop = Some(state.stop.map_or(stop, |before| before.or_sooner(stop)));
             (wake.all_slots, wake.settled, wake.supervisor, wake.claimer) = (true, true, true, true);
             (wake.first_ready, wake.initialized) = (true, true);
-            state.ledger.leave_waiting()
+            (state.ledger.leave_waiting(), is_news)
         })
     }
 
