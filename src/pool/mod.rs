@@ -223,6 +223,11 @@ impl WorkPool {
         wait(&self.core.ready)
     }
 
+    /// What people call this pool.
+    pub fn label(&self) -> &str {
+        &self.core.settings.label
+    }
+
     /// How long the pool took to come up; `None` if it has not.
     pub fn init_time(&self) -> Option<Duration> {
         self.core.init_time()
@@ -518,12 +523,12 @@ fn wait_for_completion(core: &Core, timeout: Option<Duration>) -> Completion {
 /// Begins to stop a pool. What waits is left PENDING.
 fn begin_stop(core: &Core, stop: Stop, why: &str) {
     let stats = core.ready.stats();
-    for unit in core.ready.begin_stop(stop) {
-        unit.leave(Left::Pending);
-    }
-    if matches!(stats.phase, PoolPhase::Initializing | PoolPhase::Running | PoolPhase::InitFailed) && !core.is_ending()
-    {
+    let (left, is_news) = core.ready.begin_stop(stop);
+    if is_news {
         log_stop(core, &stats, why);
+    }
+    for unit in left {
+        unit.leave(Left::Pending);
     }
 }
 

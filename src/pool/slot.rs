@@ -48,12 +48,15 @@ pub(super) fn start(core: &Arc<Core>, number: WorkerNumber, birth: Birth) -> io:
 /// A worker has had its time to come up; `start` says which time it was meant, `None` whichever.
 pub(super) fn late_start(core: &Arc<Core>, number: WorkerNumber, start: Option<u64>, reason: CancelReason) {
     let Some(cell) = core.registry.get(number) else { return };
-    let message = format!("worker {} did not come up within {:?}", cell.id, core.settings.startup_timeout);
+    let message = match reason {
+        CancelReason::Shutdown => format!("worker {} was on its way up when the pool stopped", cell.id),
+        _ => format!("worker {} did not come up within {:?}", cell.id, core.settings.startup_timeout),
+    };
     match cell.give_up_start(&core.ready, start, &message) {
         LateStart::Not => {}
         LateStart::Ended(cancel) => {
             cancel.cancel(reason);
-            log::warn!("{}: {message}, its thread is left behind", core.job.id);
+            log::warn!("{}: {message}; its thread is left behind", core.job.id);
             forget_later(core, &cell);
             core.report(Report::StartFailed { worker_id: cell.id.clone(), reason: message });
         }

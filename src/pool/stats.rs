@@ -181,6 +181,8 @@ pub struct WorkerView {
     /// What it has in hand.
     #[serde(rename = "current_run")]
     pub unit_id: Option<UnitId>,
+    /// How many units it has in hand.
+    pub load: u32,
     /// Executions of its that ended well.
     pub completed: u64,
     /// Executions of its that failed or took too long.
@@ -193,6 +195,7 @@ impl WorkerView {
             id: worker.id(),
             status: known.load.status(),
             unit_id: known.unit.as_ref().and_then(|unit| UnitId::new(unit.id()).ok()),
+            load: u32::from(known.unit.is_some()),
             completed: known.completed,
             failed: known.failed,
         }

@@ -112,10 +112,15 @@ impl Ready {
                 state.ledger.queue.turn_away();
                 return (state.ledger.get(after.unit).unwrap_or_else(|| Arc::clone(unit)), true);
             }
-            state.ledger.queue.wait(after.unit);
-            state.ledger.totals.queued += 1;
             let standing = Standing::Waiting { until_ms: times.due_ms };
             let unit = state.ledger.stand(after.unit, unit, after.number, standing);
+            if !state.ledger.is_waiting(after.unit) {
+                // A later attempt of it runs here.
+                state.ledger.queue.turn_away();
+                return (unit, true);
+            }
+            state.ledger.queue.wait(after.unit);
+            state.ledger.totals.queued += 1;
             if let Some(deadline_ms) = times.deadline_ms {
                 wake.supervisor |= state.timers.set(deadline_ms, Alarm::QueueTimeout(after.unit));
             }
