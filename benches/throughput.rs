@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
-use floor::{MEASURED, MESSAGES, cpu_us, id, text};
+use floor::{MEASURED, MESSAGES, cpu_us, id, task_cpu_us, tasks, text};
 use serde_json::json;
 use workcrew::{
     Call, Charge, Event, ExecuteError, MemoryRepository, Message, Money, NewJob, NewUnit, Repository, SqliteRepository,
@@ -42,6 +42,10 @@ fn main() {
         throughput(folder.path(), "throughput", workers, workers, floor.units);
     }
     throughput(folder.path(), "submit_loop", 64, 1, floor.units);
+    for enqueuers in [1, 64] {
+        queue(folder.path(), enqueuers, floor.units);
+    }
+    waiting(folder.path());
     latency(folder.path(), fsync);
     dispatch(folder.path(), fsync);
     for workers in [1_000, 10_000] {
@@ -98,6 +102,76 @@ fn throughput(folder: &Path, figure: &str, workers: usize, submitters: usize, fl
          writer_microseconds_per_unit={writer:.0}",
         per_second / floor
     );
+}
+
+/// Units that wait in line, put there by so many threads; 64 workers take them.
+fn queue(folder: &Path, enqueuers: usize, floor: f64) {
+    let repository = open(folder, &format!("queue-{enqueuers}.db"));
+    let job = repository.create_job(&NewJob::named("bench")).expect("a job");
+    let pool = WorkPool::builder(job.id, no_op(), repository).max_workers(64).max_queue_size(1_000);
+    let pool = pool.start().expect("a pool");
+    let begun = AtomicUsize::new(0);
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..enqueuers {
+            scope.spawn(|| {
+                while began.elapsed() < MEASURED {
+                    let number = begun.fetch_add(1, Ordering::Relaxed);
+                    let mut unit = unit(number);
+                    // Whoever finds the queue full lets others go on.
+                    while let Err(refused) = pool.enqueue(unit, "Answer at length.") {
+                        assert!(refused.is_saturated(), "{refused}");
+                        unit = *refused.unit;
+                        std::thread::yield_now();
+                    }
+                }
+            });
+        }
+    });
+    pool.wait_for_completion();
+    let elapsed = began.elapsed();
+    let stats = pool.stop(Stop::Drain).expect("an orderly end").stats;
+    let per_second = stats.completed as f64 / elapsed.as_secs_f64();
+    println!(
+        "figure=queue workers=64 enqueuers={enqueuers} units_per_second={per_second:.0} ratio={:.2} \
+         queued_share={:.2}",
+        per_second / floor,
+        stats.queued as f64 / stats.completed as f64
+    );
+}
+
+/// What 10,000 units cost that wait in line, and what a pool costs that has nothing to do but to let them wait.
+fn waiting(folder: &Path) {
+    const UNITS: usize = 10_000;
+    let repository = open(folder, "waiting.db");
+    let job = repository.create_job(&NewJob::named("bench")).expect("a job");
+    let pool = WorkPool::builder(job.id, no_op(), repository).max_workers(64).max_queue_size(UNITS);
+    let pool = pool.start().expect("a pool");
+    pool.await_init_complete().expect("a pool that is up");
+    pool.pause();
+    let (threads, memory) = (thread_count(), resident_bytes());
+    std::thread::scope(|scope| {
+        for first in 0..16 {
+            let pool = &pool;
+            scope.spawn(move || {
+                for number in (first..UNITS).step_by(16) {
+                    pool.enqueue(unit(number), "Answer at length.").expect("room in line");
+                }
+            });
+        }
+    });
+    assert_eq!(pool.stats().queue_size, UNITS);
+    let more_threads = thread_count() as i64 - threads as i64;
+    let bytes = resident_bytes().saturating_sub(memory) / UNITS as u64;
+    println!("figure=waiting units={UNITS} more_threads={more_threads} resident_bytes_per_unit={bytes}");
+
+    // The checkpoint of the log that so many units left behind is not idleness.
+    std::thread::sleep(Duration::from_secs(1));
+    let (cpu, began) = (process_cpu_us(), Instant::now());
+    std::thread::sleep(MEASURED);
+    let share = (process_cpu_us() - cpu) / began.elapsed().as_micros() as f64;
+    println!("figure=idle threads={} cpu_share={share:.6}", thread_count());
+    pool.stop(Stop::Drain).expect("an orderly end");
 }
 
 /// One unit at a time: from the call that submits it to the commit that completes it.
@@ -179,6 +253,7 @@ fn many_workers(folder: &Path, workers: usize) {
     };
     let before = resident_bytes();
     let pool = WorkPool::builder(job.id, executor, repository).max_workers(workers).start().expect("a pool");
+    pool.await_init_complete().expect("a pool that is up");
     let begun = AtomicUsize::new(0);
     let began = Instant::now();
     std::thread::scope(|scope| {
@@ -205,6 +280,16 @@ fn many_workers(folder: &Path, workers: usize) {
         started.as_secs_f64(),
         began.elapsed().as_secs_f64()
     );
+}
+
+/// How many threads this process has; 0 where the system does not tell.
+fn thread_count() -> usize {
+    tasks().count()
+}
+
+/// The time that all threads together, as far as they still live, spent on processors.
+fn process_cpu_us() -> f64 {
+    tasks().map(task_cpu_us).sum()
 }
 
 /// The memory that this process has; 0 where the system does not tell.

@@ -21,12 +21,20 @@ pub(crate) struct Rate {
 
 /// The time that the thread of this name spent on a processor; 0 where the system does not tell.
 pub(crate) fn cpu_us(thread: &str) -> f64 {
-    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let is_meant = |task: &std::fs::DirEntry| {
         std::fs::read_to_string(task.path().join("comm")).is_ok_and(|comm| comm.trim() == thread)
     };
-    let schedstat = tasks.into_iter().find(is_meant).map(|task| task.path().join("schedstat"));
-    let schedstat = schedstat.and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
+    tasks().find(is_meant).map(task_cpu_us).unwrap_or_default()
+}
+
+/// The threads of this process.
+pub(crate) fn tasks() -> impl Iterator<Item = std::fs::DirEntry> {
+    std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten()
+}
+
+/// The time that a thread spent on a processor.
+pub(crate) fn task_cpu_us(task: std::fs::DirEntry) -> f64 {
+    let schedstat = std::fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
     let nanoseconds: f64 = schedstat.split(' ').next().and_then(|ns| ns.parse().ok()).unwrap_or_default();
     nanoseconds / 1_000.0
 }
