@@ -131,7 +131,7 @@ fn shout(repository: &MemoryRepository) -> Result<(), Box<dyn Error>> {
     let job = repository.create_job(&NewJob::named("shouting"))?;
     let executor = |call: &Call<'_>| Ok(WorkResult::text(call.prompt().to_uppercase()));
     let pool = WorkPool::builder(job.id, executor, repository.clone()).start()?;
-    let unit = pool.submit_work_unit(NewUnit::new("hello"), "hello world")?.wait()?;
+    let unit = pool.enqueue(NewUnit::new("hello"), "hello world")?.wait()?;
     print_unit(repository, &unit)?;
     Ok(())
 }
