@@ -390,8 +390,7 @@ impl WorkerCell {
             ready.rest_tainted(self.number, until_ms);
             return Load::Tainted;
         }
-        let has_crashed = state.status == WorkerStatus::Tainted;
-        let must_retire = after != After::GoOn || has_crashed || state.is_worn(wear, now_ms);
+        let must_retire = after != After::GoOn || state.has_crashed || state.is_worn(wear, now_ms);
         let load = ready.settle_worker(self.number, must_retire, now_ms);
         state.status = match load {
             Load::Retiring => WorkerStatus::ShuttingDown,

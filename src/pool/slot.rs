@@ -159,7 +159,14 @@ impl Slot<'_> {
             core.callbacks.tell_of(|| Event::WorkerStartFailed { worker_id: &cell.id, reason: &reason });
             hold_if_asked(core, &error);
             let ends = cell.fail_start(&core.ready, generation, &reason);
-            return if ends || cell.is_replaced(generation) { Ok(Ran::Retiring) } else { Err(error) };
+            if ends || cell.is_replaced(generation) {
+                return Ok(Ran::Retiring);
+            }
+            // The unit that it was started for may have found another way already.
+            if core.ready.retire_if_idle(cell.number) {
+                cell.retire();
+            }
+            return Err(error);
         }
         if !cell.came_up(&core.ready, generation, core.now_ms()) {
             if records_itself {
