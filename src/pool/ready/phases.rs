@@ -130,12 +130,15 @@ impl Ready {
         })
     }
 
-    /// The pool has stopped. Returns the units whose callbacks were not waited for, and how they ended.
+    /// The pool has stopped. Returns the units that were not waited for, and how they left: their callbacks have not run, or
+    /// a thread that was left behind has freed its place and not yet said that they wait again.
     pub(in crate::pool) fn end(&self) -> Vec<(Arc<OpenUnit>, Left)> {
         self.change(|state, wake| {
             state.phase = PoolPhase::Stopped;
             (wake.all_slots, wake.settled) = (true, true);
-            state.ledger.reporting()
+            let mut left = state.ledger.reporting();
+            left.extend(state.ledger.leave_all().into_iter().map(|unit| (unit, Left::Pending)));
+            left
         })
     }
 
