@@ -141,7 +141,7 @@ fn look_after_the_rest(core: &Core) {
 
 /// A unit ended without a worker: the reporter tells.
 pub(super) fn ended(core: &Core, after: AttemptKey, status: UnitStatus) {
-    if let Some(unit) = core.ready.unit_leaves(after, Left::Ended(status)) {
-        core.report(Report::Ended { key: after.unit, unit, status });
+    if let Some(unit) = core.ready.unit_ends(after, status) {
+        core.reports.put(Report::Ended { key: after.unit, unit, status });
     }
 }

@@ -228,7 +228,7 @@ impl Ledger {
         self.leave_pending(|entry| matches!(entry.standing, Standing::Waiting { .. } | Standing::Due))
     }
 
-    /// Everything leaves that is still open, because the pool has stopped.
+    /// Everything leaves that is still open, because nobody works any more.
     pub(super) fn leave_all(&mut self) -> Vec<Arc<OpenUnit>> {
         self.leave_pending(|_| true)
     }

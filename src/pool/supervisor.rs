@@ -182,6 +182,9 @@ fn leaves(core: &Core, execution: &Execution, left: Left) {
 
 /// The last steps: nobody works any more.
 fn end(core: &Core, helpers: Helpers, stopping: &Stopping) {
+    for unit in core.ready.leave_all() {
+        unit.leave(Left::Pending);
+    }
     core.end_helpers();
     join([helpers.claimer, helpers.heartbeat]);
     // A callback that does not return would keep the reporter for ever.

@@ -130,15 +130,21 @@ impl Ready {
         })
     }
 
-    /// The pool has stopped. Returns the units that were not waited for, and how they left: their callbacks have not run, or
-    /// a thread that was left behind has freed its place and not yet said that they wait again.
+    /// Nobody works any more. What is open nevertheless leaves, and is returned to be told: a thread that was left behind has
+    /// freed its place, and not yet said that its unit waits again.
+    pub(in crate::pool) fn leave_all(&self) -> Vec<Arc<OpenUnit>> {
+        self.change(|state, wake| {
+            wake.settled = true;
+            state.ledger.leave_all()
+        })
+    }
+
+    /// The pool has stopped. Returns the units whose callbacks were not waited for, and how they ended.
     pub(in crate::pool) fn end(&self) -> Vec<(Arc<OpenUnit>, Left)> {
         self.change(|state, wake| {
             state.phase = PoolPhase::Stopped;
             (wake.all_slots, wake.settled) = (true, true);
-            let mut left = state.ledger.reporting();
-            left.extend(state.ledger.leave_all().into_iter().map(|unit| (unit, Left::Pending)));
-            left
+            state.ledger.reporting()
         })
     }
 
