@@ -16,6 +16,7 @@ use std::sync::Arc;
 use super::capacity::{Load, WorkerNumber};
 use super::execution::Execution;
 use super::inbox::{Inbox, Task};
+use super::ledger::Left;
 use super::lock::{Rank, Ranked};
 use super::ready::Ready;
 use super::timers::Alarm;
@@ -116,8 +117,8 @@ struct Current {
     alarm_ms: Option<i64>,
     /// Whether it has been brought to its end, and only its thread is still to come back.
     is_closed: bool,
-    /// Whether its end is stored, or cannot be.
-    is_stored: bool,
+    /// How its unit leaves if the pool stops, once the end is stored or cannot be.
+    stored: Option<Left>,
 }
 
 /// How a thread comes back from an executor.
@@ -137,6 +138,17 @@ pub(super) enum Spare {
     /// Whoever is storing how its attempt ended: that was paid for.
     WhoStores,
     Nobody,
+}
+
+/// What a thread had in hand that was left behind because the pool stops.
+#[derive(Debug)]
+pub(super) enum LeftBehind {
+    /// An execution, which nobody else brings to its end.
+    Executing(Arc<Execution>),
+    /// One whose end it is storing.
+    Storing(Arc<Execution>),
+    /// One whose end it has stored, or cannot, and may never come to tell.
+    Stored(Arc<Execution>, Left),
 }
 
 /// What became of an attempt to leave a thread behind.
@@ -301,7 +313,7 @@ impl WorkerCell {
             stage: Stage::Executing,
             alarm_ms: None,
             is_closed: false,
-            is_stored: false,
+            stored: None,
         };
         if !state.inbox.put(Task::Run(Arc::clone(&execution))) {
             return Err(execution);
@@ -420,20 +432,22 @@ impl WorkerCell {
         }
     }
 
-    /// The pool stops without waiting any longer: if its thread has not come back it is left behind. Returns what it executed,
-    /// unless somebody is bringing that to its end; `None` if it has nothing in hand.
-    pub(super) fn leave_behind(&self, ready: &Ready, spare: Spare) -> Option<Option<Arc<Execution>>> {
+    /// The pool stops without waiting any longer: if its thread has not come back it is left behind. Returns what it had in
+    /// hand; `None` if it has nothing.
+    pub(super) fn leave_behind(&self, ready: &Ready, spare: Spare) -> Option<LeftBehind> {
         let mut state = self.state.lock();
         if !matches!(state.status, WorkerStatus::Busy | WorkerStatus::Tainted) {
             return None;
         }
         let current = state.current.as_mut()?;
-        let is_open = current.stage != Stage::Closing;
-        if spare == Spare::WhoStores && !is_open && !current.is_stored {
-            return None;
-        }
+        let execution = Arc::clone(&current.execution);
+        let had = match (current.stage, current.stored) {
+            (Stage::Executing | Stage::Asked, _) => LeftBehind::Executing(execution),
+            (Stage::Closing, Some(left)) => LeftBehind::Stored(execution, left),
+            (Stage::Closing, None) if spare == Spare::WhoStores => return None,
+            (Stage::Closing, None) => LeftBehind::Storing(execution),
+        };
         current.stage = Stage::Closing;
-        let execution = is_open.then(|| Arc::clone(&current.execution));
         // From now on its thread has no part in it, also if it returns before the worker has ended.
         state.status = WorkerStatus::ShuttingDown;
         state.generation += 1;
@@ -441,13 +455,13 @@ impl WorkerCell {
         // It may be waiting for its attempt to be closed.
         state.inbox.put(Task::Quit);
         ready.abandon();
-        Some(execution)
+        Some(had)
     }
 
-    /// The end of its attempt is stored, or cannot be.
-    pub(super) fn note_stored(&self, execution: &Execution) {
+    /// The end of its attempt is stored, or cannot be. If the pool stops, its unit leaves like that.
+    pub(super) fn note_stored(&self, execution: &Execution, left: Left) {
         if let Some(current) = self.state.lock().current_of(execution) {
-            current.is_stored = true;
+            current.stored = Some(left);
         }
     }
 

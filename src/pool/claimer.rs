@@ -156,10 +156,10 @@ fn look_after_the_rest(core: &Core) {
 
 /// A unit ended without a worker: the reporter tells. Says whether it was this pool's.
 pub(super) fn ended(core: &Core, after: AttemptKey, status: UnitStatus) -> bool {
-    let left = core.ready.unit_leaves(after, Left::Ended(status));
-    let is_own = left.is_some();
-    if let Some(unit) = left {
-        core.report(Report::Ended { key: after.unit, unit, status });
+    let ended = core.ready.unit_ends(after, status);
+    let is_own = ended.is_some();
+    if let Some(unit) = ended {
+        core.reports.put(Report::Ended { key: after.unit, unit, status });
     }
     is_own
 }

@@ -62,7 +62,8 @@ pub(super) fn close(
         How::Release { after, reason } => give_back(core, execution, *after, reason, &captured),
         How::Lost => Err(RepositoryError::stale(&execution.claim.lease)),
     };
-    cell.note_stored(execution);
+    let left = left_if_stopped(&closed);
+    cell.note_stored(execution, left);
     let back = execution.closed();
     if let Some(Some(late)) = &back {
         store_late(core, execution, late);
@@ -71,13 +72,22 @@ pub(super) fn close(
         Ok(closed) => settle(core, cell, closer, execution, &end, &captured, &closed),
         Err(error) => {
             log::error!("unit {}: how its attempt ended could not be stored: {error}", execution.claim.unit.id);
-            let left = if error.is_rejection() { Left::Lost } else { Left::Unrecorded };
             let is_news = core.ready.unit_leaves(execution.claim.lease.attempt(), left).is_some();
             Settled { left: is_news.then_some(left), until_ms: None, is_thread_back: false }
         }
     };
     settled.is_thread_back = back.is_some();
     settled
+}
+
+/// How a unit leaves the pool after an attempt that ended like this, unless there is time for another.
+fn left_if_stopped(closed: &Result<Closed, RepositoryError>) -> Left {
+    match closed {
+        Ok(closed) if closed.status.is_terminal() => Left::Ended(closed.status),
+        Ok(_) => Left::Pending,
+        Err(error) if error.is_rejection() => Left::Lost,
+        Err(_) => Left::Unrecorded,
+    }
 }
 
 fn report_of(ending: Ending, result: &WorkResult, captured: &Captured) -> AttemptReport {

@@ -274,8 +274,17 @@ impl Ledger {
 
     /// Everything that waits leaves, because the pool stops.
     pub(super) fn leave_waiting(&mut self) -> Vec<Arc<OpenUnit>> {
-        let is_waiting = |entry: &Entry| matches!(entry.standing, Standing::Waiting { .. } | Standing::Due);
-        let keys: Vec<UnitKey> = self.open.iter().filter(|(_, entry)| is_waiting(entry)).map(|(&key, _)| key).collect();
+        self.leave_pending(|entry| matches!(entry.standing, Standing::Waiting { .. } | Standing::Due))
+    }
+
+    /// Everything leaves that is still open, because nobody works any more.
+    pub(super) fn leave_all(&mut self) -> Vec<Arc<OpenUnit>> {
+        self.leave_pending(|_| true)
+    }
+
+    fn leave_pending(&mut self, is_meant: impl Fn(&Entry) -> bool) -> Vec<Arc<OpenUnit>> {
+        let keys: BTreeSet<UnitKey> =
+            self.open.iter().filter(|(_, entry)| is_meant(entry)).map(|(&key, _)| key).collect();
         keys.into_iter().filter_map(|key| self.leave(key, u32::MAX, Left::Pending)).collect()
     }
 

@@ -30,13 +30,16 @@ pub(super) enum Report {
 /// The life of the reporter's thread.
 pub(super) fn serve(core: &Core) {
     inside::enter(core.number);
-    loop {
-        let report = core.reports.take();
-        if matches!(report, Report::Quit) {
-            break;
+    let mut is_asked_to_quit = false;
+    // What somebody is about to hand in still counts.
+    while !(is_asked_to_quit && core.ready.is_all_told()) {
+        match core.reports.take() {
+            Report::Quit => is_asked_to_quit = true,
+            report => {
+                tell(core, report);
+                core.ready.report_told();
+            }
         }
-        tell(core, report);
-        core.ready.report_told();
     }
     core.ready.reporter_ends();
 }

@@ -5,13 +5,13 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use super::capacity::WorkerNumber;
-use super::cell::{Spare, WorkerCell};
+use super::cell::{LeftBehind, Spare, WorkerCell};
 use super::core::Core;
 use super::execution::Execution;
 use super::ledger::Left;
 use super::ready::Stop;
 use super::timers::Alarm;
-use super::{crew, panics, slot};
+use super::{claimer, crew, panics, slot};
 use crate::executor::CancelReason;
 use crate::sync::thread::JoinHandle;
 
@@ -195,19 +195,51 @@ impl Stopping {
 
 /// Ends a worker whose thread has not come back, and gives back what it executes.
 fn leave(core: &Core, cell: &WorkerCell, spare: Spare) {
-    let Some(execution) = cell.leave_behind(&core.ready, spare) else { return };
+    let Some(had) = cell.leave_behind(&core.ready, spare) else { return };
     slot::end(core, cell);
-    if let Some(execution) = execution {
-        log::warn!("unit {}: its executor did not stop, the thread is left behind", execution.claim.unit.id);
-        execution.closed();
-        if core.ready.unit_leaves(execution.claim.lease.attempt(), Left::Pending).is_some() {
-            execution.unit.leave(Left::Pending);
+    match had {
+        LeftBehind::Executing(execution) => {
+            log::warn!("unit {}: its executor did not stop, the thread is left behind", execution.claim.unit.id);
+            execution.closed();
+            match left_by(core, &execution) {
+                Left::Ended(status) => {
+                    claimer::ended(core, execution.claim.lease.attempt(), status);
+                }
+                left => leaves(core, &execution, left),
+            }
         }
+        LeftBehind::Storing(execution) => leaves(core, &execution, left_by(core, &execution)),
+        LeftBehind::Stored(execution, left) => leaves(core, &execution, left),
+    }
+}
+
+/// What became of a unit when its worker ended: it was given back, unless its attempt was the last, as it also is if somebody
+/// had asked to cancel the unit.
+fn left_by(core: &Core, execution: &Execution) -> Left {
+    let lease = &execution.claim.lease;
+    match core.repository().unit(core.job.id, lease.unit_id.as_str()) {
+        Ok(unit) if unit.status.is_terminal() && unit.attempt_count == lease.attempt_number => Left::Ended(unit.status),
+        Ok(_) => Left::Pending,
+        Err(error) => {
+            log::warn!("unit {}: what became of it could not be read: {error}", lease.unit_id);
+            Left::Pending
+        }
+    }
+}
+
+/// The unit leaves, whatever the thread that was left behind says later. If it ended, that thread's callback comes first.
+fn leaves(core: &Core, execution: &Execution, left: Left) {
+    let is_news = core.ready.unit_leaves(execution.claim.lease.attempt(), left).is_some();
+    if is_news && !matches!(left, Left::Ended(_)) {
+        execution.unit.leave(left);
     }
 }
 
 /// The last steps: nobody works any more.
 fn end(core: &Core, helpers: Helpers, stopping: &Stopping) {
+    for unit in core.ready.leave_all() {
+        unit.leave(Left::Pending);
+    }
     core.end_helpers();
     join([helpers.claimer, helpers.heartbeat]);
     if !core.ready.leave_hook_behind() {

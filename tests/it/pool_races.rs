@@ -448,3 +448,44 @@ fn a_callback_that_outlives_the_pool_is_counted_for_as_long_as_it_runs() {
         std::thread::yield_now();
     }
 }
+
+#[test]
+fn a_unit_that_waits_again_while_its_thread_does_not_come_back_from_telling_is_left_pending() {
+    let (world, gate) = (World::new(), Gate::closed());
+    let (ended, has_ended) = mpsc::channel();
+    let pool = world.pool(fails_first).observer(hold_back_retries(ended, gate.clone())).start().unwrap();
+    let handle = pool.submit_work_unit(NewUnit::new("u"), "go").unwrap();
+    has_ended.recv_timeout(LONG).unwrap();
+    let summary = pool.stop_timeout(Stop::Now, LONG).unwrap();
+    assert!(summary.is_final);
+    assert_eq!((summary.stats.running, summary.stats.left_pending), (0, 1), "{summary:?}");
+    assert!(matches!(handle.wait_timeout(LONG), Err(WaitError::LeftPending)));
+    gate.open();
+    world.verify();
+}
+
+#[test]
+fn a_unit_that_is_to_be_cancelled_is_cancelled_also_if_its_thread_is_left_behind() {
+    let (world, gate) = (World::new(), Gate::closed());
+    let (cancelled, is_cancelled) = mpsc::channel();
+    let pool = world
+        .pool({
+            let gate = gate.clone();
+            move |_| {
+                gate.pass();
+                Ok(WorkResult::empty())
+            }
+        })
+        .on_unit_cancelled(move |unit| cancelled.send(unit.status).unwrap())
+        .start()
+        .unwrap();
+    let handle = pool.submit_work_unit(NewUnit::new("u"), "go").unwrap();
+    gate.wait_for(1);
+    assert_eq!(handle.cancel(By::whom("ada")).unwrap(), CancelAnswer::Requested);
+    let stats = pool.stop_timeout(Stop::Now, LONG).unwrap().stats;
+    assert_eq!((stats.cancelled, stats.left_pending), (1, 0), "{stats:?}");
+    assert_eq!(handle.wait_timeout(LONG).unwrap().status, UnitStatus::Cancelled);
+    assert_eq!(is_cancelled.recv_timeout(LONG).unwrap(), UnitStatus::Cancelled);
+    gate.open();
+    world.verify();
+}

@@ -137,6 +137,15 @@ impl Ready {
         })
     }
 
+    /// Nobody works any more. What is open nevertheless leaves, and is returned to be told: a thread that was left behind has
+    /// freed its place, and not yet said that its unit waits again.
+    pub(in crate::pool) fn leave_all(&self) -> Vec<Arc<OpenUnit>> {
+        self.change(|state, wake| {
+            wake.settled = true;
+            state.ledger.leave_all()
+        })
+    }
+
     /// The pool has stopped. Returns the units whose callbacks were not waited for, and how they ended.
     pub(in crate::pool) fn end(&self) -> Vec<(Arc<OpenUnit>, Left)> {
         self.change(|state, wake| {

@@ -11,7 +11,7 @@ use crate::pool::ledger::{Left, Standing};
 use crate::pool::open_unit::OpenUnit;
 use crate::pool::stats::PoolPhase;
 use crate::pool::timers::Alarm;
-use crate::unit::UnitKey;
+use crate::unit::{UnitKey, UnitStatus};
 
 /// Where a unit goes that may wait in line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -308,6 +308,16 @@ impl Ready {
         self.change(|state, wake| {
             wake.settled = true;
             state.ledger.leave(after.unit, after.number, left)
+        })
+    }
+
+    /// A unit ended after an attempt, and the reporter is to tell. Returns it if that is news: then the reporter waits for it.
+    pub(in crate::pool) fn unit_ends(&self, after: AttemptKey, status: UnitStatus) -> Option<Arc<OpenUnit>> {
+        self.change(|state, wake| {
+            let unit = state.ledger.leave(after.unit, after.number, Left::Ended(status))?;
+            wake.settled = true;
+            state.reports += 1;
+            Some(unit)
         })
     }
 

@@ -82,6 +82,11 @@ impl Ready {
         self.state.lock().reports -= 1;
     }
 
+    /// Whether the reporter has told all that it was, or is yet, to get.
+    pub(in crate::pool) fn is_all_told(&self) -> bool {
+        self.state.lock().reports == 0
+    }
+
     /// Leaves the reporter behind if it still has something to tell; says whether it has.
     pub(in crate::pool) fn leave_reporter_behind(&self) -> bool {
         let mut state = self.state.lock();

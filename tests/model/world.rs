@@ -1,0 +1,248 @@
+//! A repository, a clock that stands still, a pool, and what must hold when the pool has ended.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use shuttle::rand::{Rng, thread_rng};
+use shuttle::thread::{self, JoinHandle};
+use workcrew::audit::verify::Verify;
+use workcrew::clock::ManualClock;
+use workcrew::repository::{By, CancelAnswer};
+use workcrew::{
+    Archive, Call, ExecuteError, JobId, MemoryRepository, NewJob, NewUnit, PoolPhase, PoolStats, Refusal, Repository,
+    RepositoryError, RetryPolicy, SubmitError, UnitHandle, UnitStatus, WaitError, WorkPool, WorkPoolBuilder,
+    WorkResult, WorkerStatus,
+};
+
+/// Longer than anything: here no time passes by itself.
+pub(crate) const LONG: Duration = Duration::from_secs(24 * 3_600);
+
+/// How far the clock jumps when time is to pass.
+pub(crate) const MINUTE: Duration = Duration::from_secs(60);
+
+/// What an executor answers.
+pub(crate) type Answer = Result<WorkResult, ExecuteError>;
+
+/// An executor to choose.
+pub(crate) type Execute = fn(&Call<'_>) -> Answer;
+
+/// One of several, chosen anew in each execution.
+pub(crate) fn one_of<T: Copy>(choices: &[T]) -> T {
+    choices[thread_rng().gen_range(0..choices.len())]
+}
+
+/// Answers at once.
+pub(crate) fn quick(_: &Call<'_>) -> Answer {
+    Ok(WorkResult::text("done"))
+}
+
+/// Answers when it is asked to stop.
+pub(crate) fn patient(call: &Call<'_>) -> Answer {
+    let reason = call.cancel_token().wait_timeout(LONG);
+    Err(ExecuteError::retry(format!("asked to stop: {reason:?}")))
+}
+
+/// Takes its time, and does not look whether it is to stop.
+pub(crate) fn deaf(_: &Call<'_>) -> Answer {
+    for _ in 0..5 {
+        thread::yield_now();
+    }
+    Ok(WorkResult::text("done"))
+}
+
+/// Fails the first time.
+pub(crate) fn fails_first(call: &Call<'_>) -> Answer {
+    match call.attempt_number() {
+        1 => Err(ExecuteError::retry("the first time")),
+        _ => Ok(WorkResult::text("done")),
+    }
+}
+
+/// How a caller gets its unit into a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// It waits for a place first.
+    Waiting,
+    /// It waits for a place that it gets as a value.
+    Permit,
+    /// It hopes that there is a place.
+    Hoping,
+}
+
+/// See the [module](self). Its locks are the standard library's: nothing happens under them.
+#[derive(Clone)]
+pub(crate) struct World {
+    pub(crate) repository: MemoryRepository,
+    pub(crate) job: JobId,
+    pub(crate) clock: ManualClock,
+    /// The callbacks that ran, by unit.
+    told: Arc<Mutex<BTreeMap<String, Vec<UnitStatus>>>>,
+    /// Units that were cancelled while nobody executed them, perhaps after the pool had let go of them.
+    cancelled_waiting: Arc<Mutex<BTreeSet<String>>>,
+}
+
+impl World {
+    pub(crate) fn new() -> World {
+        let clock = ManualClock::new();
+        let repository = MemoryRepository::with_clock(clock.clone());
+        let job = repository.create_job(&NewJob::named("model")).unwrap().id;
+        World { repository, job, clock, told: Arc::default(), cancelled_waiting: Arc::default() }
+    }
+
+    /// A pool that tells this world of every end, and tries again at once. Leases and promises outlast all jumps of the clock.
+    pub(crate) fn pool(&self, execute: impl Fn(&Call<'_>) -> Answer + Send + Sync + 'static) -> WorkPoolBuilder {
+        let tell = || {
+            let told = Arc::clone(&self.told);
+            move |id: &str, status| told.lock().unwrap().entry(id.to_owned()).or_default().push(status)
+        };
+        let (completed, failed, cancelled) = (tell(), tell(), tell());
+        WorkPool::builder(self.job, execute, self.repository.clone())
+            .clock(self.clock.clone())
+            .retry(RetryPolicy::immediate())
+            .lease(100 * LONG)
+            .heartbeat(LONG)
+            .reservation(LONG)
+            .on_unit_complete(move |unit, _| completed(unit.id.as_str(), unit.status))
+            .on_unit_failed(move |unit, _| failed(unit.id.as_str(), unit.status))
+            .on_unit_cancelled(move |unit| cancelled(unit.id.as_str(), unit.status))
+    }
+
+    /// Lets time pass until something is so: for what is not woken but looks again.
+    pub(crate) fn pass_time_until(&self, is_so: impl Fn() -> bool) {
+        while !is_so() {
+            self.clock.advance(MINUTE);
+            thread::yield_now();
+        }
+    }
+
+    pub(crate) fn status(&self, id: &str) -> UnitStatus {
+        self.repository.unit(self.job, id).unwrap().status
+    }
+
+    /// A thread that submits units, `name-0`, `name-1` and so on, until the pool takes no more. Returns those that it took.
+    pub(crate) fn submitter(
+        &self,
+        pool: &Arc<WorkPool>,
+        name: &'static str,
+        count: usize,
+        way: Way,
+    ) -> JoinHandle<Vec<UnitHandle>> {
+        let (world, pool) = (self.clone(), Arc::clone(pool));
+        thread::spawn(move || {
+            let ids = (0..count).map(|number| format!("{name}-{number}"));
+            ids.filter_map(|id| world.submit(&pool, &id, way)).collect()
+        })
+    }
+
+    /// Submits one unit. What is not taken must not be there either.
+    fn submit(&self, pool: &WorkPool, id: &str, way: Way) -> Option<UnitHandle> {
+        let unit = NewUnit::new(id);
+        let submitted = match way {
+            Way::Waiting if !pool.wait_for_available_slot() => return None,
+            Way::Waiting | Way::Hoping => pool.submit_work_unit(unit, "go"),
+            Way::Permit => match pool.acquire_slot() {
+                Ok(permit) => permit.submit(unit, "go"),
+                Err(error) => {
+                    assert!(matches!(error, WaitError::Stopped), "{error}");
+                    return None;
+                }
+            },
+        };
+        match submitted {
+            Ok(handle) => Some(handle),
+            Err(SubmitError { reason: Refusal::Stopped, .. }) => self.assert_absent(id),
+            Err(SubmitError { reason: Refusal::AtCapacity { .. } | Refusal::Held { .. }, .. })
+                if way == Way::Hoping =>
+            {
+                self.assert_absent(id)
+            }
+            Err(error) => panic!("{way:?}: {error}"),
+        }
+    }
+
+    fn assert_absent(&self, id: &str) -> Option<UnitHandle> {
+        assert!(self.repository.unit(self.job, id).is_err(), "{id} was refused and stored");
+        None
+    }
+
+    /// Cancels a unit, if it is there.
+    pub(crate) fn cancel(&self, pool: &WorkPool, id: &str) -> Option<CancelAnswer> {
+        match pool.cancel(id, By::whom("ada")) {
+            Ok(answer) => {
+                // Of a later attempt the pool may have let go before it had it: then it was claimed in vain.
+                let is_later = self.repository.unit(self.job, id).unwrap().attempt_count > 1;
+                if answer == CancelAnswer::Cancelled || is_later {
+                    self.cancelled_waiting.lock().unwrap().insert(id.to_owned());
+                }
+                Some(answer)
+            }
+            Err(RepositoryError::UnknownUnit { .. }) => None,
+            Err(error) => panic!("{id}: {error}"),
+        }
+    }
+
+    /// All that must hold once a pool was stopped that took these units, each of them once.
+    pub(crate) fn assert_ended(&self, pool: &WorkPool, handles: &[UnitHandle]) {
+        let stats = pool.stats();
+        assert_eq!(stats.phase, PoolPhase::Stopped);
+        assert_eq!((stats.running, stats.pending, stats.lost), (0, 0, 0), "{stats:?}");
+        assert_eq!((stats.idle_workers, stats.busy_workers), (0, 0), "{stats:?}");
+        assert_balanced(&stats);
+        assert_eq!(stats.accepted, handles.len() as u64, "{stats:?}");
+        assert_eq!(pool.workers(), []);
+
+        let resolved: BTreeMap<_, _> =
+            handles.iter().map(|handle| (handle.id(), self.assert_resolved(handle))).collect();
+        let count = |wanted| resolved.values().filter(|&&status| status == wanted).count() as u64;
+        assert_eq!(stats.completed, count(UnitStatus::Completed), "{stats:?}");
+        assert_eq!(stats.failed, count(UnitStatus::Failed), "{stats:?}");
+        assert_eq!(stats.cancelled, count(UnitStatus::Cancelled), "{stats:?}");
+        assert_eq!(stats.left_pending, count(UnitStatus::Pending), "{stats:?}");
+
+        for owner in self.repository.owners().unwrap() {
+            for worker in self.repository.workers(owner.id, "", 100).unwrap() {
+                assert_eq!((worker.status, worker.load), (WorkerStatus::Terminated, 0), "{worker:?}");
+            }
+        }
+        // Who was left behind comes back, for here every executor returns, and only then has everything been told.
+        while pool.stats().abandoned_threads > 0 {
+            thread::yield_now();
+        }
+        self.assert_told(&resolved);
+        let verification = Verify::new().run(&self.repository).unwrap();
+        assert!(verification.is_clean(), "{verification}");
+    }
+
+    /// Waits for a unit, and returns how it left. That is how it is stored, unless it was cancelled later.
+    fn assert_resolved(&self, handle: &UnitHandle) -> UnitStatus {
+        let (id, status) = (handle.id(), self.status(handle.id()));
+        match handle.wait() {
+            Ok(unit) => assert!(unit.status.is_terminal() && unit.status == status, "{id}: {status}"),
+            Err(WaitError::LeftPending) if self.cancelled_waiting.lock().unwrap().contains(id) => {
+                assert!(matches!(status, UnitStatus::Pending | UnitStatus::Cancelled), "{id}: {status}");
+                return UnitStatus::Pending;
+            }
+            Err(WaitError::LeftPending) => assert_eq!(status, UnitStatus::Pending, "{id}"),
+            Err(error) => panic!("{id}: {error}"),
+        }
+        status
+    }
+
+    /// Each end was told once, and nothing else.
+    fn assert_told(&self, resolved: &BTreeMap<&str, UnitStatus>) {
+        let ended = resolved.iter().filter(|(_, status)| status.is_terminal());
+        let ended: BTreeMap<_, _> = ended.map(|(&id, &status)| (id.to_owned(), vec![status])).collect();
+        assert_eq!(*self.told.lock().unwrap(), ended);
+    }
+}
+
+pub(crate) fn assert_balanced(stats: &PoolStats) {
+    let PoolStats { pending, running, completed, failed, cancelled, left_pending, lost, .. } = *stats;
+    assert_eq!(stats.accepted, pending + running + completed + failed + cancelled + left_pending + lost, "{stats:?}");
+}
+
+/// What all of them returned.
+pub(crate) fn join_all<T>(threads: impl IntoIterator<Item = JoinHandle<Vec<T>>>) -> Vec<T> {
+    threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+}
