@@ -112,7 +112,8 @@ fn a_crash_does_no_harm() {
 fn a_rush_brings_more_workers_and_what_breaks_is_replaced() {
     let folder = folder();
     let printed = printed(&mut example("rush", folder.path()));
-    for expected in ["w2 is up", " broke: executor: the connection was cut", "The rush is over: 120 units", "0 failed"] {
+    for expected in ["w2 is up", " broke: executor: the connection was cut", "The rush is over: 120 units", "0 failed"]
+    {
         assert!(printed.contains(expected), "{printed}");
     }
 }

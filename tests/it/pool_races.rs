@@ -453,7 +453,7 @@ fn a_callback_that_outlives_the_pool_is_counted_for_as_long_as_it_runs() {
 fn a_unit_that_waits_again_while_its_thread_does_not_come_back_from_telling_is_left_pending() {
     let (world, gate) = (World::new(), Gate::closed());
     let (ended, has_ended) = mpsc::channel();
-    let pool = world.pool(fails_first).observer(hold_back_retries(ended, gate.clone())).start().unwrap();
+    let pool = world.pool(fails_first).observer(hold_back_retries(ended, gate.clone())).up();
     let handle = pool.submit_work_unit(NewUnit::new("u"), "go").unwrap();
     has_ended.recv_timeout(LONG).unwrap();
     let summary = pool.stop_timeout(Stop::Now, LONG).unwrap();
@@ -477,8 +477,7 @@ fn a_unit_that_is_to_be_cancelled_is_cancelled_also_if_its_thread_is_left_behind
             }
         })
         .on_unit_cancelled(move |unit| cancelled.send(unit.status).unwrap())
-        .start()
-        .unwrap();
+        .up();
     let handle = pool.submit_work_unit(NewUnit::new("u"), "go").unwrap();
     gate.wait_for(1);
     assert_eq!(handle.cancel(By::whom("ada")).unwrap(), CancelAnswer::Requested);
