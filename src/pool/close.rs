@@ -235,6 +235,7 @@ fn settle(
     fault::point("callback", Stage::Before);
     tell_ended(core, &cell.id, execution, end, captured, closed);
     if is_ended {
+        core.callbacks.tell_of(|| Event::UnitEnded { unit_id: &lease.unit_id, status: closed.status });
         call_back(core, execution, &end.result, closed.status);
     }
     fault::point("callback", Stage::Committed);

@@ -27,7 +27,7 @@ use crate::attempt::AttemptKey;
 use crate::error::RepositoryError;
 use crate::prompt::Prompt;
 use crate::repository::{Insertion, Intake};
-use crate::unit::{NewUnit, UnitKey, UnitStatus, WorkUnit, shortened};
+use crate::unit::{NewUnit, UnitId, UnitKey, UnitStatus, WorkUnit, shortened};
 
 /// Takes a unit that may wait: see the [module](self).
 pub(super) fn enqueue(core: &Arc<Core>, mut unit: NewUnit, prompt: Prompt) -> Result<UnitHandle, SubmitError> {
@@ -123,10 +123,10 @@ fn stand_in_line(
         deadline_ms: timeout.map(|timeout| core.in_ms(timeout.saturating_add(Duration::from_millis(1)))),
     };
     let (open, waits) = core.ready.submission_queues(after, open, times);
-    if waits {
-        core.callbacks.tell_of(|| Event::UnitQueued { unit_id: &unit.id });
-    } else {
+    if !waits {
         open.leave(Left::Pending);
+    } else if let Ok(unit_id) = UnitId::new(&unit.id) {
+        core.callbacks.tell_of(|| Event::UnitQueued { unit_id: &unit_id });
     }
     open
 }

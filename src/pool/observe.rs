@@ -87,7 +87,14 @@ pub enum Event<'a> {
     /// A unit waits in line, because no worker is free.
     UnitQueued {
         /// Which.
-        unit_id: &'a str,
+        unit_id: &'a UnitId,
+    },
+    /// A unit has ended, also one that was never executed, and that is stored. Its callback follows.
+    UnitEnded {
+        /// Which.
+        unit_id: &'a UnitId,
+        /// How.
+        status: UnitStatus,
     },
     /// A worker is up, and takes units.
     WorkerReady {

@@ -11,7 +11,7 @@ use super::observe::Event;
 use super::open_unit::OpenUnit;
 use super::{inside, panics, run, slot};
 use crate::executor::WorkResult;
-use crate::unit::{UnitKey, UnitStatus};
+use crate::unit::{UnitId, UnitKey, UnitStatus};
 use crate::worker::WorkerId;
 
 /// What the reporter is to tell.
@@ -67,6 +67,9 @@ fn tell(core: &Core, report: Report) {
 }
 
 fn tell_ended(core: &Core, unit: &OpenUnit, status: UnitStatus) {
+    if let Ok(unit_id) = UnitId::new(unit.id()) {
+        core.callbacks.tell_of(|| Event::UnitEnded { unit_id: &unit_id, status });
+    }
     if !core.callbacks.wants(status) {
         return;
     }
