@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::capacity::WorkerNumber;
 use super::cell::Birth;
 use super::core::Core;
-use super::ready::{Dispatch, StartupStep, Stop};
+use super::ready::{CrewPlan, StartupStep, Stop};
 use super::{begin_stop, slot};
 
 /// Does what is to be done now.
@@ -22,7 +22,7 @@ pub(super) fn look_after(core: &Arc<Core>) {
         }
         StartupStep::Failed(reason) => begin_stop(core, Stop::Now, &format!("it could not be started: {reason}")),
     }
-    let Dispatch { start, stop } = core.ready.plan_crew(core.now_ms());
+    let CrewPlan { start, stop } = core.ready.plan_crew(core.now_ms());
     start_all(core, start);
     slot::retire(core, stop);
 }

@@ -111,7 +111,7 @@ pub(in crate::pool) enum StartupStep {
 
 /// Who is to be started and who is to go.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(in crate::pool) struct Dispatch {
+pub(in crate::pool) struct CrewPlan {
     pub(in crate::pool) start: Vec<WorkerNumber>,
     pub(in crate::pool) stop: Option<WorkerNumber>,
 }
@@ -148,10 +148,10 @@ impl Ready {
     }
 
     /// Who is to be started and who is to go, by what is seen now. Whoever asks must do it.
-    pub(in crate::pool) fn plan_crew(&self, now_ms: i64) -> Dispatch {
+    pub(in crate::pool) fn plan_crew(&self, now_ms: i64) -> CrewPlan {
         self.change(|state, wake| match state.phase {
             PoolPhase::Running => state.plan_crew(now_ms, wake),
-            _ => Dispatch::default(),
+            _ => CrewPlan::default(),
         })
     }
 
@@ -263,7 +263,7 @@ impl State {
         is_wanted && self.phase == PoolPhase::Running && self.crew.size < self.capacity.max_workers()
     }
 
-    fn plan_crew(&mut self, now_ms: i64, wake: &mut Wake) -> Dispatch {
+    fn plan_crew(&mut self, now_ms: i64, wake: &mut Wake) -> CrewPlan {
         let seen = self.snapshot(now_ms);
         let size = self.crew.limits.scaling.target(&seen);
         let grown = size.saturating_sub(self.crew.size);
@@ -274,7 +274,7 @@ impl State {
         let start = self.capacity.begin_starting(missing.min(grown) + replaced);
         let stop = self.stop_idle(now_ms, seen.workers + seen.starting > size);
         self.watch_idle(now_ms, wake);
-        Dispatch { start, stop }
+        CrewPlan { start, stop }
     }
 
     /// How many may be replaced now: none while more threads are left behind than may be.
@@ -303,9 +303,9 @@ impl State {
         }
         if let Some(idle_for) = self.capacity.idle_for(now_ms) {
             let left_ms = i64::try_from(limit.saturating_sub(idle_for).as_millis()).unwrap_or(i64::MAX);
-            let tick_ms = self.crew.stopped_at_ms.map_or(i64::MIN, |at_ms| at_ms.saturating_add(STOP_EVERY_MS));
-            // One more, because it has to be longer than the limit.
-            let at_ms = now_ms.saturating_add(left_ms).saturating_add(1).max(tick_ms);
+            // It has to be longer than the limit. One whose time is up, and who is still there, is looked at again in a while.
+            let in_ms = if left_ms > 0 { left_ms.saturating_add(1) } else { STOP_EVERY_MS };
+            let at_ms = now_ms.saturating_add(in_ms);
             self.crew.idle_alarm_ms = Some(at_ms);
             wake.supervisor |= self.timers.set(at_ms, Alarm::Idle);
         }

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use self::crew::Crew;
-pub(super) use self::crew::{CrewLimits, Dispatch, StartupStep};
+pub(super) use self::crew::{CrewLimits, CrewPlan, StartupStep};
 pub use self::phases::Stop;
 pub(super) use self::units::{LineTimes, Place};
 pub use self::waits::Completion;
