@@ -1,0 +1,1 @@
+//! Workers that crash, and workers that do not come up.
