@@ -206,7 +206,13 @@ impl State {
         let batch = startup.left.min(self.crew.limits.startup_batch);
         startup.left -= batch;
         startup.next_batch_ms = None;
-        StartupStep::Start(self.capacity.begin_starting(batch))
+        let workers = self.capacity.begin_starting(batch);
+        if workers.is_empty() {
+            // There may be fewer by now, and nobody would come up to wake whoever waits for that.
+            self.crew.startup.left = 0;
+            return self.end_startup(now_ms, wake);
+        }
+        StartupStep::Start(workers)
     }
 
     fn end_startup(&mut self, now_ms: i64, wake: &mut Wake) -> StartupStep {
