@@ -103,7 +103,7 @@ pub(in crate::pool) enum StartupStep {
     Wait,
     /// These are to be started.
     Start(Vec<WorkerNumber>),
-    /// It has come up.
+    /// It has come up, and is to [run](Ready::begin_running).
     Up,
     /// It will not.
     Failed(String),
@@ -145,6 +145,18 @@ impl Ready {
     /// The next step of the start-up. Whoever asks must do it.
     pub(in crate::pool) fn next_startup_step(&self, now_ms: i64) -> StartupStep {
         self.change(|state, wake| state.next_startup_step(now_ms, wake))
+    }
+
+    /// The pool runs from now on, unless it was stopped meanwhile.
+    pub(in crate::pool) fn begin_running(&self, now_ms: i64) {
+        self.change(|state, wake| {
+            if state.phase == PoolPhase::Initializing {
+                state.phase = PoolPhase::Running;
+                (wake.all_slots, wake.claimer, wake.initialized, wake.first_ready) = (true, true, true, true);
+                // The supervisor, who asks, looks again anyway.
+                state.timers.set(now_ms.saturating_add(RECONCILE_EVERY_MS), Alarm::Reconcile);
+            }
+        });
     }
 
     /// Who is to be started and who is to go, by what is seen now. Whoever asks must do it.
@@ -190,7 +202,7 @@ impl State {
             _ => return StartupStep::Wait,
         }
         if startup.left == 0 {
-            return self.end_startup(now_ms, wake);
+            return self.end_startup(wake);
         }
         let is_first = startup.left == startup.wanted;
         let pause_ms = i64::try_from(self.crew.limits.startup_pause.as_millis()).unwrap_or(i64::MAX);
@@ -210,21 +222,17 @@ impl State {
         if workers.is_empty() {
             // There may be fewer by now, and nobody would come up to wake whoever waits for that.
             self.crew.startup.left = 0;
-            return self.end_startup(now_ms, wake);
+            return self.end_startup(wake);
         }
         StartupStep::Start(workers)
     }
 
-    fn end_startup(&mut self, now_ms: i64, wake: &mut Wake) -> StartupStep {
+    fn end_startup(&mut self, wake: &mut Wake) -> StartupStep {
         let startup = &self.crew.startup;
         if startup.wanted > 0 && self.capacity.up() == 0 {
             let cause = startup.failure.as_deref().unwrap_or("all that started have ended");
             return self.fail_startup(format!("no_workers_started: {cause}"), wake);
         }
-        self.phase = PoolPhase::Running;
-        (wake.all_slots, wake.claimer, wake.initialized, wake.first_ready) = (true, true, true, true);
-        // The supervisor, who asks, looks again anyway.
-        self.timers.set(now_ms.saturating_add(RECONCILE_EVERY_MS), Alarm::Reconcile);
         StartupStep::Up
     }
 
