@@ -344,7 +344,8 @@ impl Capacity {
 
     /// What a worker that is done becomes: idle, or retiring if there are more than there should be.
     pub(super) fn settle(&mut self, worker: WorkerNumber, must_retire: bool, now_ms: i64) -> Load {
-        if must_retire || self.live() > self.max_workers {
+        // Those on their way out make room for it.
+        if must_retire || self.live() - self.count(Load::Retiring) > self.max_workers {
             self.publish(worker, Some(Load::Retiring));
             return Load::Retiring;
         }

@@ -182,20 +182,22 @@ impl WorkerCell {
         self.state.lock().start.as_ref().map(|start| start.cancel.clone())
     }
 
-    /// It says that it can work, which counts only while it is on its way up. Says whether it does.
-    pub(super) fn came_up(&self, ready: &Ready, generation: u64, now_ms: i64) -> bool {
+    /// It says that it can work, which counts only while it is on its way up. Says what it is now; `None` if it does not count.
+    pub(super) fn came_up(&self, ready: &Ready, generation: u64, now_ms: i64) -> Option<Load> {
         let mut state = self.state.lock();
         if state.generation != generation {
-            return false;
+            return None;
         }
-        if state.end_start(self.number, ready).is_none() {
-            return false;
+        state.end_start(self.number, ready)?;
+        if state.status != WorkerStatus::Starting {
+            return Some(Load::Busy);
         }
-        if state.status == WorkerStatus::Starting {
-            state.status = WorkerStatus::Ready;
-            ready.worker_is_up(self.number, now_ms);
-        }
-        true
+        let load = ready.worker_is_up(self.number, now_ms);
+        state.status = match load {
+            Load::Retiring => WorkerStatus::ShuttingDown,
+            _ => WorkerStatus::Ready,
+        };
+        Some(load)
     }
 
     /// It cannot work. Unless it was started for a unit, which it has to give back first, that is its end; says whether it is.
@@ -604,16 +606,16 @@ mod tests {
         // 000-F25, 000-F30, 001-F84
         let ready = ready(1);
         let cell = WorkerCell::new(WorkerNumber(1), Inbox::new(), Birth::Ahead);
-        assert!(!cell.came_up(&ready, 0, 0), "it has not begun to");
+        assert!(cell.came_up(&ready, 0, 0).is_none(), "it has not begun to");
         cell.begin_start(&ready, 0, 1_000);
         assert!(!cell.reserve());
-        assert!(!cell.came_up(&ready, 1, 0), "another thread than the one behind it");
-        assert!(cell.came_up(&ready, 0, 0));
+        assert!(cell.came_up(&ready, 1, 0).is_none(), "another thread than the one behind it");
+        assert_eq!(cell.came_up(&ready, 0, 0), Some(Load::Idle));
         assert_eq!(cell.status(), WorkerStatus::Ready);
-        assert!(!cell.came_up(&ready, 0, 0), "it is up already");
+        assert!(cell.came_up(&ready, 0, 0).is_none(), "it is up already");
         assert!(cell.reserve());
         cell.end(&ready);
-        assert!(!cell.came_up(&ready, 0, 0) && !cell.reserve());
+        assert!(cell.came_up(&ready, 0, 0).is_none() && !cell.reserve());
         assert_eq!(cell.status(), WorkerStatus::Terminated);
     }
 
@@ -628,7 +630,7 @@ mod tests {
         assert!(
             matches!(cell.give_up_start(&ready, Some(1), "late"), LateStart::Ended(cancel) if cancel.reason() == token.reason())
         );
-        assert!(!cell.came_up(&ready, 0, 0) && !cell.fail_start(&ready, 0, "too late"));
+        assert!(cell.came_up(&ready, 0, 0).is_none() && !cell.fail_start(&ready, 0, "too late"));
         assert_eq!(cell.status(), WorkerStatus::Dead);
     }
 

@@ -158,11 +158,15 @@ impl Slot<'_> {
             let ends = cell.fail_start(&core.ready, generation, &reason);
             return if ends || cell.is_replaced(generation) { Ok(Ran::Retiring) } else { Err(error) };
         }
-        if !cell.came_up(&core.ready, generation, core.now_ms()) {
-            if records_itself {
-                end_row(core, cell);
+        match cell.came_up(&core.ready, generation, core.now_ms()) {
+            Some(Load::Retiring) => return Ok(Ran::Retiring),
+            Some(_) => {}
+            None => {
+                if records_itself {
+                    end_row(core, cell);
+                }
+                return Ok(Ran::Retiring);
             }
-            return Ok(Ran::Retiring);
         }
         if let Some(age) = core.settings.max_worker_age {
             core.ready.set_alarm(core.in_ms(age), Alarm::WorkerAge(cell.number));

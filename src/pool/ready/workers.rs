@@ -20,13 +20,14 @@ impl Ready {
         });
     }
 
-    /// A worker is up, and takes what it is given.
-    pub(in crate::pool) fn worker_is_up(&self, worker: WorkerNumber, now_ms: i64) {
+    /// A worker is up, and takes what it is given, unless it is one too many by now. Says which.
+    pub(in crate::pool) fn worker_is_up(&self, worker: WorkerNumber, now_ms: i64) -> Load {
         self.change(|state, wake| {
-            state.capacity.rest(worker, now_ms);
+            let load = state.capacity.settle(worker, false, now_ms);
             state.watch_idle(now_ms, wake);
             (wake.slot, wake.supervisor, wake.first_ready) = (true, true, true);
-        });
+            load
+        })
     }
 
     /// A worker is done with its unit: its place is free. Says whether it is idle now or is to retire.
