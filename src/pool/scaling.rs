@@ -22,7 +22,8 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Scaling {
-    /// `min_workers` start with the pool, another one whenever a unit needs it. They stay.
+    /// `min_workers` start with the pool, another one whenever a unit needs it. They stay. One of the first that has ended is
+    /// replaced, unless that would take the last free place: then it starts when a unit needs it.
     #[default]
     OnDemand,
     /// All workers start with the pool, and stay.

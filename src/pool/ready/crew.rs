@@ -285,7 +285,7 @@ impl State {
         let replaced = missing.saturating_sub(grown).min(self.replacements_allowed());
         self.crew.size = size;
         self.crew.replacements = 0;
-        let start = self.capacity.begin_starting(missing.min(grown) + replaced);
+        let start = self.capacity.begin_starting((missing.min(grown) + replaced).min(self.capacity.replaceable()));
         let stop = self.stop_idle(now_ms, seen.workers + seen.starting > size);
         self.watch_idle(now_ms, wake);
         Dispatch { start, stop }
