@@ -54,6 +54,7 @@ pub(super) fn late_start(core: &Arc<Core>, number: WorkerNumber, start: Option<u
         LateStart::Ended(cancel) => {
             cancel.cancel(reason);
             log::warn!("{}: {message}, its thread is left behind", core.job.id);
+            end_row(core, &cell);
             forget_later(core, &cell);
             core.report(Report::StartFailed { worker_id: cell.id.clone(), reason: message });
         }
