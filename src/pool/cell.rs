@@ -208,7 +208,8 @@ impl WorkerCell {
         }
         state.has_crashed = true;
         state.end_start(self.number, ready);
-        let ends = state.status == WorkerStatus::Starting;
+        // One that got no unit after all is READY by now.
+        let ends = matches!(state.status, WorkerStatus::Starting | WorkerStatus::Ready);
         if ends {
             state.status = WorkerStatus::Dead;
             ready.start_failed(self.number, reason);
@@ -392,8 +393,7 @@ impl WorkerCell {
             ready.rest_tainted(self.number, until_ms);
             return Load::Tainted;
         }
-        let has_crashed = state.status == WorkerStatus::Tainted;
-        let must_retire = after != After::GoOn || has_crashed || state.is_worn(wear, now_ms);
+        let must_retire = after != After::GoOn || state.has_crashed || state.is_worn(wear, now_ms);
         let load = ready.settle_worker(self.number, must_retire, now_ms);
         state.status = match load {
             Load::Retiring => WorkerStatus::ShuttingDown,
