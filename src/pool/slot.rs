@@ -145,8 +145,7 @@ impl Slot<'_> {
     /// Brings the worker up. If it cannot work although a unit is on its way to it, the error is kept for that.
     fn bring_up(&self) -> Result<Ran, ExecuteError> {
         let Slot { core, cell, generation } = *self;
-        // Whoever gave it up meanwhile has seen to everything.
-        let Some(cancel) = cell.start_token() else { return Ok(Ran::Retiring) };
+        let Some(cancel) = cell.start_token() else { return self.too_late() };
         let start = || core.executor.start_worker(&cell.id, &cancel).map_err(ExecuteError::with_causes_told);
         let started = catch_unwind(AssertUnwindSafe(start)).unwrap_or_else(|payload| Err(run::panicked(payload)));
         let records_itself = cell.records_itself();
@@ -166,7 +165,7 @@ impl Slot<'_> {
                 if records_itself {
                     end_row(core, cell);
                 }
-                return Ok(Ran::Retiring);
+                return self.too_late();
             }
         }
         if let Some(age) = core.settings.max_worker_age {
@@ -175,6 +174,14 @@ impl Slot<'_> {
         log::debug!("{}: worker {} is up", core.job.id, cell.id);
         core.callbacks.tell_of(|| Event::WorkerReady { worker_id: &cell.id });
         Ok(Ran::Idle)
+    }
+
+    /// It was given up meanwhile. Whoever did that has seen to everything, unless it has a unit which is still to be taken from it.
+    fn too_late(&self) -> Result<Ran, ExecuteError> {
+        match self.cell.is_replaced(self.generation) {
+            true => Ok(Ran::Retiring),
+            false => Err(ExecuteError::retry("it came up too late")),
+        }
     }
 
     /// STARTING, then READY in the records. One that was started for a unit is recorded by the claim of that.
