@@ -248,6 +248,7 @@ impl State {
             size: self.crew.size,
             workers: self.capacity.up(),
             starting: self.capacity.count(Load::Starting),
+            free: self.capacity.free(),
             waiting: self.waiting(),
             // One goes at a time.
             idle_for: if self.is_tick_over(now_ms) { self.capacity.idle_for(now_ms) } else { None },
@@ -269,7 +270,7 @@ impl State {
         let is_wanted = match self.crew.limits.scaling {
             Scaling::Threshold { queued, .. } => {
                 let waiting = self.waiting();
-                waiting >= queued.saturating_add(self.capacity.count(Load::Starting))
+                waiting >= queued.saturating_add(self.capacity.count(Load::Starting) + self.capacity.free())
                     || (waiting > 0 && self.crew.size == 0)
             }
             Scaling::OnDemand | Scaling::Fixed => false,
