@@ -12,7 +12,7 @@ use workcrew::executor::CancelReason;
 use workcrew::testing::{Fault, Gate, Verb};
 use workcrew::{
     AfterCrash, Archive, Call, Completion, Event, ExecuteError, FailureKind, NewUnit, Outcome, OwnerId, RetryPolicy,
-    Scaling, Stop, UnitStatus, WorkPool, WorkPoolBuilder, WorkResult, WorkerStatus,
+    Scaling, Stop, UnitStatus, WaitError, WorkPool, WorkPoolBuilder, WorkResult, WorkerStatus,
 };
 
 use super::stage::{Played, stage_and_starts};
@@ -571,4 +571,84 @@ fn however_many_crash_there_are_never_more_workers_than_may_be() {
         assert_eq!((stats.completed, stats.failed, stats.lost), (60, 0, 0), "{scaling:?}");
         world.assert_clean_after_crashes();
     }
+}
+
+#[test]
+fn a_unit_that_is_cancelled_while_its_worker_comes_up_is_taken_from_it() {
+    // 001-F84
+    let world = World::new();
+    let (builder, stage, starts) = on_demand(&world);
+    let pool = builder.up();
+    let handle = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
+    let hanging = next(&starts);
+    handle.cancel(workcrew::repository::By::whom("a test")).unwrap();
+    world.clock.advance(Duration::from_millis(1_500));
+    assert_eq!(handle.wait().unwrap().status, UnitStatus::Cancelled);
+    until(|| pool.stats().total_workers == 0);
+    assert_eq!(pool.stats().abandoned_threads, 1);
+    // That it does not come up in time either is no news.
+    world.clock.advance(Duration::from_millis(28_500));
+    let well = pool.submit_work_unit(NewUnit::new("b"), "go").unwrap();
+    drop(next(&starts));
+    drop(stage.next());
+    well.wait().unwrap();
+    assert_eq!(pool.stats().abandoned_threads, 1);
+    drop(hanging);
+    until(|| pool.stats().abandoned_threads == 0);
+    pool.stop(Stop::Drain).unwrap();
+    assert!(stage.is_empty());
+    world.assert_clean_after_crashes();
+}
+
+#[test]
+fn stopped_while_a_worker_comes_up_for_a_unit_the_unit_is_given_back() {
+    // 001-F26
+    for stop in [Stop::Drain, Stop::Cancel { grace: Duration::from_secs(3_600) }, Stop::Now] {
+        let world = World::new();
+        let (builder, stage, starts) = on_demand(&world);
+        let pool = builder.up();
+        let handle = pool.submit_work_unit(NewUnit::new("a").max_retries(0), "go").unwrap();
+        let hanging = next(&starts);
+        thread::scope(|threads| {
+            let stopping = threads.spawn(|| pool.stop(stop));
+            assert_eq!(hanging.asked(), CancelReason::Shutdown);
+            if stop != Stop::Now {
+                world.clock.advance(Duration::from_millis(1_500));
+            }
+            assert!(stopping.join().unwrap().unwrap().is_final, "{stop}");
+        });
+        assert!(matches!(handle.wait(), Err(WaitError::LeftPending)), "{stop}");
+        let unit = world.unit("a");
+        assert_eq!((unit.status, unit.attempts_used), (UnitStatus::Pending, 0), "{stop}");
+        assert_eq!(pool.stats().abandoned_threads, 1);
+        drop(hanging);
+        until(|| pool.stats().abandoned_threads == 0);
+        drop(pool);
+        until(|| stage.is_gone());
+        assert!(stage.is_empty());
+        world.assert_clean_after_crashes();
+    }
+}
+
+#[test]
+fn a_worker_that_was_brought_up_again_is_as_young_as_a_new_one() {
+    let world = World::new();
+    let (part, stage) = stage();
+    let builder = world.pool(part).max_workers(2).taint(Duration::from_secs(10));
+    let pool = builder.max_worker_age(Duration::from_secs(100)).up();
+    world.clock.advance(Duration::from_secs(50));
+    let handle = pool.submit_work_unit(NewUnit::new("a").max_retries(0), "go").unwrap();
+    crash(stage.next());
+    handle.wait().unwrap();
+    until(|| pool.workers()[0].unit_id.is_none());
+    world.clock.advance(Duration::from_secs(10));
+    until(|| pool.workers()[0].status == WorkerStatus::Ready);
+    assert_eq!(pool.workers()[0].id.as_str(), "w1");
+    world.clock.advance(Duration::from_secs(99));
+    thread::park_timeout(Duration::from_millis(10));
+    assert_eq!(pool.workers()[0].id.as_str(), "w1");
+    world.clock.advance(Duration::from_secs(1));
+    until(|| pool.workers().iter().all(|worker| worker.id.as_str() == "w2") && pool.stats().idle_workers == 1);
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean_after_crashes();
 }

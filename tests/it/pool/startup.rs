@@ -513,7 +513,9 @@ fn stopped_while_workers_do_not_come_up_it_leaves_them_behind() {
                 world.clock.advance(Duration::from_millis(1));
             }
             let summary = stopping.join().unwrap().unwrap();
-            assert_eq!((summary.is_final, summary.stats.abandoned_threads), (true, 2), "{stop}");
+            assert!(summary.is_final, "{stop}");
+            // Stopped at once, it does not wait for whoever tells of them either.
+            assert!((2..=3).contains(&summary.stats.abandoned_threads), "{stop}");
         });
         drop(upcoming);
         until(|| pool.stats().abandoned_threads == 0);
