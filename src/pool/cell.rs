@@ -212,7 +212,7 @@ impl WorkerCell {
         let ends = matches!(state.status, WorkerStatus::Starting | WorkerStatus::Ready);
         if ends {
             state.status = WorkerStatus::Dead;
-            ready.start_failed(self.number, reason);
+            ready.start_failed(self.number, reason, state.thread.take());
         }
         ends
     }
@@ -222,7 +222,7 @@ impl WorkerCell {
         let mut state = self.state.lock();
         state.end_start(self.number, ready);
         state.status = WorkerStatus::Dead;
-        ready.start_failed(self.number, reason);
+        ready.start_failed(self.number, reason, None);
     }
 
     /// It has had its time to come up; `start` says which time it was meant, `None` whichever.
@@ -241,7 +241,7 @@ impl WorkerCell {
         state.generation += 1;
         state.thread = None;
         ready.abandon();
-        ready.start_failed(self.number, reason);
+        ready.start_failed(self.number, reason, None);
         LateStart::Ended(cancel)
     }
 
@@ -476,7 +476,7 @@ impl WorkerCell {
         self.state.lock().generation != generation
     }
 
-    /// It has ended. Returns its thread.
+    /// It has ended. Returns its thread if that is still to be joined.
     pub(super) fn end(&self, ready: &Ready) -> Option<JoinHandle<()>> {
         let mut state = self.state.lock();
         if state.status.is_ended() {
@@ -484,8 +484,8 @@ impl WorkerCell {
         }
         state.status = if state.has_crashed { WorkerStatus::Dead } else { WorkerStatus::Terminated };
         state.current = None;
-        ready.worker_ends(self.number);
-        state.thread.take()
+        ready.worker_ends(self.number, state.thread.take());
+        None
     }
 
     /// The repository may know it, by a claim of which nobody here knows.

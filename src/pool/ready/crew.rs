@@ -15,6 +15,7 @@ use crate::pool::capacity::{Load, Supply, WorkerNumber};
 use crate::pool::scaling::{Scaling, Snapshot};
 use crate::pool::stats::PoolPhase;
 use crate::pool::timers::Alarm;
+use crate::sync::thread::JoinHandle;
 
 /// How many workers are replaced at a time.
 const REPLACEMENTS_PER_PASS: usize = 2;
@@ -180,9 +181,10 @@ impl Ready {
         self.state.lock().crew.idle_alarm_ms = None;
     }
 
-    /// A worker did not come up. It is not replaced at once: it would fail again.
-    pub(in crate::pool) fn start_failed(&self, worker: WorkerNumber, reason: &str) {
+    /// A worker did not come up. It is not replaced at once: it would fail again. Its thread is to be joined.
+    pub(in crate::pool) fn start_failed(&self, worker: WorkerNumber, reason: &str, thread: Option<JoinHandle<()>>) {
         self.change(|state, wake| {
+            state.ended_threads.extend(thread);
             state.capacity.publish(worker, None);
             state.crew.startup.failure = Some(reason.to_owned());
             (wake.slot, wake.supervisor) = (true, true);

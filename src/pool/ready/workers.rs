@@ -11,9 +11,11 @@ impl Ready {
         self.change(|state, _| state.capacity.publish(worker, Some(load)));
     }
 
-    /// A worker has ended: its place is free, and may have to be filled again.
-    pub(in crate::pool) fn worker_ends(&self, worker: WorkerNumber) {
+    /// A worker has ended: its place is free, and may have to be filled again. Its thread is to be joined: whoever finds that nobody
+    /// is left must not miss it.
+    pub(in crate::pool) fn worker_ends(&self, worker: WorkerNumber, thread: Option<JoinHandle<()>>) {
         self.change(|state, wake| {
+            state.ended_threads.extend(thread);
             state.capacity.publish(worker, None);
             state.worker_ends();
             (wake.slot, wake.supervisor) = (true, true);
