@@ -351,8 +351,9 @@ impl WorkerCell {
         }
         state.generation += 1;
         state.inbox = inbox.clone();
-        // Whoever was left behind is joined by nobody.
+        // Whoever was left behind is joined by nobody, and given up once.
         state.thread = None;
+        state.end_start(self.number, ready);
         Abandoned::Replace { generation: state.generation, execution }
     }
 
