@@ -55,7 +55,7 @@ struct WorkerState {
     /// While it is on its way up.
     start: Option<Starting>,
     starts_ever: u64,
-    /// When it came up first, by the pool's clock.
+    /// When it began to come up, by the pool's clock: it is as good as new after that.
     born_ms: i64,
     /// How many units it was given.
     units: u64,
@@ -401,6 +401,11 @@ impl WorkerCell {
             _ => WorkerStatus::Ready,
         };
         load
+    }
+
+    /// Whether it has been used for as long as it may be.
+    pub(super) fn is_worn(&self, wear: Wear, now_ms: i64) -> bool {
+        self.state.lock().is_worn(wear, now_ms)
     }
 
     /// It was idle, and is to end.

@@ -303,10 +303,22 @@ pub(super) fn retire(core: &Core, workers: impl IntoIterator<Item = WorkerNumber
 
 /// A worker is done with what it had: see [`WorkerCell::settle`].
 fn settle(core: &Core, cell: &WorkerCell, after: After) -> Load {
+    cell.settle(&core.ready, after, wear(core), core.now_ms())
+}
+
+fn wear(core: &Core) -> Wear {
     let ms_of = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
     let settings = &core.settings;
-    let wear = Wear { max_age_ms: settings.max_worker_age.map(ms_of), max_units: settings.max_units_per_worker };
-    cell.settle(&core.ready, after, wear, core.now_ms())
+    Wear { max_age_ms: settings.max_worker_age.map(ms_of), max_units: settings.max_units_per_worker }
+}
+
+/// A worker may be as old as it may become: it goes now if it is idle.
+pub(super) fn retire_old(core: &Core, worker: WorkerNumber) {
+    // One that was brought up again since is younger.
+    let is_old = core.registry.get(worker).is_some_and(|cell| cell.is_worn(wear(core), core.now_ms()));
+    if is_old && core.ready.retire_if_idle(worker) {
+        retire(core, [worker]);
+    }
 }
 
 /// Frees the place of a worker that got no unit. Its thread waits, and hears if it is one too many.
