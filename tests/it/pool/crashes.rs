@@ -90,7 +90,10 @@ fn a_crash_taints_the_worker_until_another_has_taken_its_place() {
         assert_eq!(well.wait().unwrap().status, UnitStatus::Completed);
         assert_eq!(pool.workers()[0].id.as_str(), "w3");
         pool.stop(Stop::Drain).unwrap();
-        assert_eq!(["w1", "w2", "w3"].map(|worker| world.row(worker).unwrap().to_string()), ["DEAD", "DEAD", "TERMINATED"]);
+        assert_eq!(
+            ["w1", "w2", "w3"].map(|worker| world.row(worker).unwrap().to_string()),
+            ["DEAD", "DEAD", "TERMINATED"]
+        );
         world.assert_clean_after_crashes();
     }
 }
@@ -540,7 +543,8 @@ fn however_many_crash_there_are_never_more_workers_than_may_be() {
             self.0.fetch_sub(1, SeqCst);
         }
     }
-    for scaling in [Scaling::OnDemand, Scaling::Fixed, Scaling::Threshold { queued: 2, idle: Duration::from_secs(60) }] {
+    for scaling in [Scaling::OnDemand, Scaling::Fixed, Scaling::Threshold { queued: 2, idle: Duration::from_secs(60) }]
+    {
         let world = World::new();
         let (running, calls) = (Arc::new(AtomicUsize::new(0)), AtomicUsize::new(0));
         let executor = {

@@ -324,7 +324,11 @@ fn a_pool_whose_only_worker_does_not_come_up_in_time_does_not_start() {
 }
 
 /// Many who wait for the pool to come up, and what they are told.
-fn assert_all_told(world: &World, end: impl FnOnce(&WorkPool, Vec<Upcoming>), is_told: fn(&Result<(), WaitError>) -> bool) {
+fn assert_all_told(
+    world: &World,
+    end: impl FnOnce(&WorkPool, Vec<Upcoming>),
+    is_told: fn(&Result<(), WaitError>) -> bool,
+) {
     let (builder, _stage, starts) = fixed(world, 2);
     let pool = builder.start().unwrap();
     let upcoming = next_starts(&starts, 2);
