@@ -185,6 +185,15 @@ impl Capacity {
         self.max_workers.saturating_sub(self.live() - idle + idle.max(self.promised()))
     }
 
+    /// How many workers may be replaced ahead. Where they start on demand, the last free place is left to whoever wants one now:
+    /// what is on its way up takes nothing yet.
+    pub(super) fn replaceable(&self) -> usize {
+        match self.supply {
+            Supply::OnDemand => self.free().saturating_sub(1),
+            Supply::Ahead => self.max_workers,
+        }
+    }
+
     /// The one place where a worker's load changes; `None` when it has gone.
     pub(super) fn publish(&mut self, worker: WorkerNumber, load: Option<Load>) {
         let Some(load) = load else {
@@ -344,7 +353,8 @@ impl Capacity {
 
     /// What a worker that is done becomes: idle, or retiring if there are more than there should be.
     pub(super) fn settle(&mut self, worker: WorkerNumber, must_retire: bool, now_ms: i64) -> Load {
-        if must_retire || self.live() > self.max_workers {
+        // Those on their way out make room for it.
+        if must_retire || self.live() - self.count(Load::Retiring) > self.max_workers {
             self.unassign(worker);
             self.publish(worker, Some(Load::Retiring));
             return Load::Retiring;

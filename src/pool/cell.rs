@@ -56,7 +56,7 @@ struct WorkerState {
     /// While it is on its way up.
     start: Option<Starting>,
     starts_ever: u64,
-    /// When it came up first, by the pool's clock.
+    /// When it began to come up, by the pool's clock: it is as good as new after that.
     born_ms: i64,
     /// How many units it was given.
     units: u64,
@@ -194,20 +194,22 @@ impl WorkerCell {
         self.state.lock().start.as_ref().map(|start| start.cancel.clone())
     }
 
-    /// It says that it can work, which counts only while it is on its way up. Says whether it does.
-    pub(super) fn came_up(&self, ready: &Ready, generation: u64, now_ms: i64) -> bool {
+    /// It says that it can work, which counts only while it is on its way up. Says what it is now; `None` if it does not count.
+    pub(super) fn came_up(&self, ready: &Ready, generation: u64, now_ms: i64) -> Option<Load> {
         let mut state = self.state.lock();
         if state.generation != generation {
-            return false;
+            return None;
         }
-        if state.end_start(self.number, ready).is_none() {
-            return false;
+        state.end_start(self.number, ready)?;
+        if state.status != WorkerStatus::Starting {
+            return Some(Load::Busy);
         }
-        if state.status == WorkerStatus::Starting {
-            state.status = WorkerStatus::Ready;
-            ready.worker_is_up(self.number, now_ms);
-        }
-        true
+        let load = ready.worker_is_up(self.number, now_ms);
+        state.status = match load {
+            Load::Retiring => WorkerStatus::ShuttingDown,
+            _ => WorkerStatus::Ready,
+        };
+        Some(load)
     }
 
     /// It cannot work. Unless it was started for a unit, which it has to give back first, that is its end; says whether it is.
@@ -218,10 +220,11 @@ impl WorkerCell {
         }
         state.has_crashed = true;
         state.end_start(self.number, ready);
-        let ends = state.status == WorkerStatus::Starting;
+        // One that got no unit after all is READY by now.
+        let ends = matches!(state.status, WorkerStatus::Starting | WorkerStatus::Ready);
         if ends {
             state.status = WorkerStatus::Dead;
-            ready.start_failed(self.number, reason);
+            ready.start_failed(self.number, reason, state.thread.take());
         }
         ends
     }
@@ -231,7 +234,7 @@ impl WorkerCell {
         let mut state = self.state.lock();
         state.end_start(self.number, ready);
         state.status = WorkerStatus::Dead;
-        ready.start_failed(self.number, reason);
+        ready.start_failed(self.number, reason, None);
     }
 
     /// It has had its time to come up; `start` says which time it was meant, `None` whichever.
@@ -250,7 +253,7 @@ impl WorkerCell {
         state.generation += 1;
         state.thread = None;
         ready.abandon();
-        ready.start_failed(self.number, reason);
+        ready.start_failed(self.number, reason, None);
         LateStart::Ended(cancel)
     }
 
@@ -360,8 +363,9 @@ impl WorkerCell {
         }
         state.generation += 1;
         state.inbox = inbox.clone();
-        // Whoever was left behind is joined by nobody.
+        // Whoever was left behind is joined by nobody, and given up once.
         state.thread = None;
+        state.end_start(self.number, ready);
         Abandoned::Replace { generation: state.generation, execution }
     }
 
@@ -409,6 +413,11 @@ impl WorkerCell {
             _ => WorkerStatus::Ready,
         };
         load
+    }
+
+    /// Whether it has been used for as long as it may be.
+    pub(super) fn is_worn(&self, wear: Wear, now_ms: i64) -> bool {
+        self.state.lock().is_worn(wear, now_ms)
     }
 
     /// It was idle, and is to end.
@@ -487,7 +496,7 @@ impl WorkerCell {
         self.state.lock().generation != generation
     }
 
-    /// It has ended. Returns its thread.
+    /// It has ended. Returns its thread if that is still to be joined.
     pub(super) fn end(&self, ready: &Ready) -> Option<JoinHandle<()>> {
         let mut state = self.state.lock();
         if state.status.is_ended() {
@@ -495,8 +504,8 @@ impl WorkerCell {
         }
         state.status = if state.has_crashed { WorkerStatus::Dead } else { WorkerStatus::Terminated };
         state.current = None;
-        ready.worker_ends(self.number);
-        state.thread.take()
+        ready.worker_ends(self.number, state.thread.take());
+        None
     }
 
     /// The repository may know it, by a claim of which nobody here knows.
@@ -617,16 +626,16 @@ mod tests {
         // 000-F25, 000-F30, 001-F84
         let ready = ready(1);
         let cell = WorkerCell::new(WorkerNumber(1), Inbox::new(), Birth::Ahead);
-        assert!(!cell.came_up(&ready, 0, 0), "it has not begun to");
+        assert!(cell.came_up(&ready, 0, 0).is_none(), "it has not begun to");
         cell.begin_start(&ready, 0, 1_000);
         assert!(!cell.reserve());
-        assert!(!cell.came_up(&ready, 1, 0), "another thread than the one behind it");
-        assert!(cell.came_up(&ready, 0, 0));
+        assert!(cell.came_up(&ready, 1, 0).is_none(), "another thread than the one behind it");
+        assert_eq!(cell.came_up(&ready, 0, 0), Some(Load::Idle));
         assert_eq!(cell.status(), WorkerStatus::Ready);
-        assert!(!cell.came_up(&ready, 0, 0), "it is up already");
+        assert!(cell.came_up(&ready, 0, 0).is_none(), "it is up already");
         assert!(cell.reserve());
         cell.end(&ready);
-        assert!(!cell.came_up(&ready, 0, 0) && !cell.reserve());
+        assert!(cell.came_up(&ready, 0, 0).is_none() && !cell.reserve());
         assert_eq!(cell.status(), WorkerStatus::Terminated);
     }
 
@@ -641,7 +650,7 @@ mod tests {
         assert!(
             matches!(cell.give_up_start(&ready, Some(1), "late"), LateStart::Ended(cancel) if cancel.reason() == token.reason())
         );
-        assert!(!cell.came_up(&ready, 0, 0) && !cell.fail_start(&ready, 0, "too late"));
+        assert!(cell.came_up(&ready, 0, 0).is_none() && !cell.fail_start(&ready, 0, "too late"));
         assert_eq!(cell.status(), WorkerStatus::Dead);
     }
 

@@ -18,7 +18,9 @@ pub(super) fn look_after(core: &Arc<Core>) {
             let stats = core.ready.stats();
             let (up, max_workers) = (stats.total_workers, stats.max_workers);
             log::info!("{}: the pool runs with {up} of up to {max_workers} workers", core.job.id);
+            // Whoever waited for it may ask how long it took.
             core.note_initialized();
+            core.ready.begin_running(core.now_ms());
         }
         StartupStep::Failed(reason) => begin_stop(core, Stop::Now, &format!("it could not be started: {reason}")),
     }

@@ -22,7 +22,8 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Scaling {
-    /// `min_workers` start with the pool, another one whenever a unit needs it. They stay.
+    /// `min_workers` start with the pool, another one whenever a unit needs it. They stay. One of the first that has ended is
+    /// replaced, unless that would take the last free place: then it starts when a unit needs it.
     #[default]
     OnDemand,
     /// All workers start with the pool, and stay.
@@ -54,6 +55,8 @@ pub(super) struct Snapshot {
     /// How many there are, without those on their way up or out.
     pub(super) workers: usize,
     pub(super) starting: usize,
+    /// How many of them are free for whoever waits.
+    pub(super) free: usize,
     /// Units and threads that wait for a worker.
     pub(super) waiting: usize,
     /// How long the worker that could be stopped has been idle.
@@ -66,8 +69,10 @@ impl Scaling {
         let target = match self {
             Scaling::OnDemand => seen.workers + seen.starting,
             Scaling::Fixed => seen.max_workers,
-            // Each that is on its way up will take one of those that wait.
-            Scaling::Threshold { queued, .. } if seen.waiting >= queued.saturating_add(seen.starting) => seen.size + 1,
+            // Each that is on its way up, or has just come up, will take one of those that wait.
+            Scaling::Threshold { queued, .. } if seen.waiting >= queued.saturating_add(seen.starting + seen.free) => {
+                seen.size + 1
+            }
             // Fewer never get a worker if there is none at all.
             Scaling::Threshold { .. } if seen.waiting > 0 && seen.size == 0 => 1,
             Scaling::Threshold { idle, .. } if seen.waiting == 0 && seen.idle_for.is_some_and(|time| time > idle) => {
@@ -104,7 +109,7 @@ mod tests {
     fn seen(size: usize, starting: usize, waiting: usize, idle_seconds: u64) -> Snapshot {
         let idle_for = (idle_seconds > 0).then(|| Duration::from_secs(idle_seconds));
         let workers = size - starting;
-        Snapshot { min_workers: 2, max_workers: 4, size, workers, starting, waiting, idle_for }
+        Snapshot { min_workers: 2, max_workers: 4, size, workers, starting, free: 0, waiting, idle_for }
     }
 
     #[test]
@@ -135,6 +140,14 @@ mod tests {
         for (scaling, size, starting, waiting, idle, target, why) in table {
             assert_eq!(scaling.target(&seen(size, starting, waiting, idle)), target, "{scaling:?}: {why}");
         }
+    }
+
+    #[test]
+    fn one_that_is_free_takes_one_of_those_that_wait() {
+        // 003-F48
+        let free = Snapshot { free: 1, ..seen(2, 0, 5, 0) };
+        assert_eq!(Scaling::THRESHOLD.target(&free), 2);
+        assert_eq!(Scaling::THRESHOLD.target(&Snapshot { waiting: 6, ..free }), 3);
     }
 
     #[test]

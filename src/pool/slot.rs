@@ -57,6 +57,7 @@ pub(super) fn late_start(core: &Arc<Core>, number: WorkerNumber, start: Option<u
         LateStart::Ended(cancel) => {
             cancel.cancel(reason);
             log::warn!("{}: {message}; its thread is left behind", core.job.id);
+            end_row(core, &cell);
             forget_later(core, &cell);
             core.report(Report::StartFailed { worker_id: cell.id.clone(), reason: message });
         }
@@ -147,8 +148,7 @@ impl Slot<'_> {
     /// Brings the worker up. If it cannot work although a unit is on its way to it, the error is kept for that.
     fn bring_up(&self) -> Result<Ran, ExecuteError> {
         let Slot { core, cell, generation } = *self;
-        // Whoever gave it up meanwhile has seen to everything.
-        let Some(cancel) = cell.start_token() else { return Ok(Ran::Retiring) };
+        let Some(cancel) = cell.start_token() else { return self.too_late() };
         let start = || core.executor.start_worker(&cell.id, &cancel).map_err(ExecuteError::with_causes_told);
         let started = catch_unwind(AssertUnwindSafe(start)).unwrap_or_else(|payload| Err(run::panicked(payload)));
         let records_itself = cell.records_itself();
@@ -159,20 +159,17 @@ impl Slot<'_> {
             core.callbacks.tell_of(|| Event::WorkerStartFailed { worker_id: &cell.id, reason: &reason });
             hold_if_asked(core, &error);
             let ends = cell.fail_start(&core.ready, generation, &reason);
-            if ends || cell.is_replaced(generation) {
-                return Ok(Ran::Retiring);
-            }
-            // The unit that it was started for may have found another way already.
-            if core.ready.retire_if_idle(cell.number) {
-                cell.retire();
-            }
-            return Err(error);
+            return if ends || cell.is_replaced(generation) { Ok(Ran::Retiring) } else { Err(error) };
         }
-        if !cell.came_up(&core.ready, generation, core.now_ms()) {
-            if records_itself {
-                end_row(core, cell);
+        match cell.came_up(&core.ready, generation, core.now_ms()) {
+            Some(Load::Retiring) => return Ok(Ran::Retiring),
+            Some(_) => {}
+            None => {
+                if records_itself {
+                    end_row(core, cell);
+                }
+                return self.too_late();
             }
-            return Ok(Ran::Retiring);
         }
         if let Some(age) = core.settings.max_worker_age {
             core.ready.set_alarm(core.in_ms(age), Alarm::WorkerAge(cell.number));
@@ -180,6 +177,14 @@ impl Slot<'_> {
         log::debug!("{}: worker {} is up", core.job.id, cell.id);
         core.callbacks.tell_of(|| Event::WorkerReady { worker_id: &cell.id });
         Ok(Ran::Idle)
+    }
+
+    /// It was given up meanwhile. Whoever did that has seen to everything, unless it has a unit which is still to be taken from it.
+    fn too_late(&self) -> Result<Ran, ExecuteError> {
+        match self.cell.is_replaced(self.generation) {
+            true => Ok(Ran::Retiring),
+            false => Err(ExecuteError::retry("it came up too late")),
+        }
     }
 
     /// STARTING, then READY in the records. One that was started for a unit is recorded by the claim of that.
@@ -301,10 +306,22 @@ pub(super) fn retire(core: &Core, workers: impl IntoIterator<Item = WorkerNumber
 
 /// A worker is done with what it had: see [`WorkerCell::settle`].
 fn settle(core: &Core, cell: &WorkerCell, after: After) -> Load {
+    cell.settle(&core.ready, after, wear(core), core.now_ms())
+}
+
+fn wear(core: &Core) -> Wear {
     let ms_of = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
     let settings = &core.settings;
-    let wear = Wear { max_age_ms: settings.max_worker_age.map(ms_of), max_units: settings.max_units_per_worker };
-    cell.settle(&core.ready, after, wear, core.now_ms())
+    Wear { max_age_ms: settings.max_worker_age.map(ms_of), max_units: settings.max_units_per_worker }
+}
+
+/// A worker may be as old as it may become: it goes now if it is idle.
+pub(super) fn retire_old(core: &Core, worker: WorkerNumber) {
+    // One that was brought up again since is younger.
+    let is_old = core.registry.get(worker).is_some_and(|cell| cell.is_worn(wear(core), core.now_ms()));
+    if is_old && core.ready.retire_if_idle(worker) {
+        retire(core, [worker]);
+    }
 }
 
 /// Frees the place of a worker that got no unit. Its thread waits, and hears if it is one too many.

@@ -67,11 +67,7 @@ fn ring(core: &Arc<Core>, alarm: Alarm, stopping: &mut Stopping) {
         Alarm::NextBatch => {}
         Alarm::Idle => core.ready.idle_alarm_rings(),
         Alarm::Reconcile => core.ready.reconcile(core.now_ms()),
-        Alarm::WorkerAge(worker) => {
-            if core.ready.retire_if_idle(worker) {
-                slot::retire(core, [worker]);
-            }
-        }
+        Alarm::WorkerAge(worker) => slot::retire_old(core, worker),
         Alarm::TaintEnds(worker) => {
             if let Some(cell) = core.registry.get(worker) {
                 cell.restart(&core.ready, core.now_ms(), core.in_ms(core.settings.startup_timeout));

@@ -15,6 +15,7 @@ use crate::pool::capacity::{Load, Supply, WorkerNumber};
 use crate::pool::scaling::{Scaling, Snapshot};
 use crate::pool::stats::PoolPhase;
 use crate::pool::timers::Alarm;
+use crate::sync::thread::JoinHandle;
 
 /// How many workers are replaced at a time.
 const REPLACEMENTS_PER_PASS: usize = 2;
@@ -103,7 +104,7 @@ pub(in crate::pool) enum StartupStep {
     Wait,
     /// These are to be started.
     Start(Vec<WorkerNumber>),
-    /// It has come up.
+    /// It has come up, and is to [run](Ready::begin_running).
     Up,
     /// It will not.
     Failed(String),
@@ -147,6 +148,18 @@ impl Ready {
         self.change(|state, wake| state.next_startup_step(now_ms, wake))
     }
 
+    /// The pool runs from now on, unless it was stopped meanwhile.
+    pub(in crate::pool) fn begin_running(&self, now_ms: i64) {
+        self.change(|state, wake| {
+            if state.phase == PoolPhase::Initializing {
+                state.phase = PoolPhase::Running;
+                (wake.all_slots, wake.claimer, wake.initialized, wake.first_ready) = (true, true, true, true);
+                // The supervisor, who asks, looks again anyway.
+                state.timers.set(now_ms.saturating_add(RECONCILE_EVERY_MS), Alarm::Reconcile);
+            }
+        });
+    }
+
     /// Who is to be started and who is to go, by what is seen now. Whoever asks must do it.
     pub(in crate::pool) fn plan_crew(&self, now_ms: i64) -> CrewPlan {
         self.change(|state, wake| match state.phase {
@@ -168,9 +181,10 @@ impl Ready {
         self.state.lock().crew.idle_alarm_ms = None;
     }
 
-    /// A worker did not come up. It is not replaced at once: it would fail again.
-    pub(in crate::pool) fn start_failed(&self, worker: WorkerNumber, reason: &str) {
+    /// A worker did not come up. It is not replaced at once: it would fail again. Its thread is to be joined.
+    pub(in crate::pool) fn start_failed(&self, worker: WorkerNumber, reason: &str, thread: Option<JoinHandle<()>>) {
         self.change(|state, wake| {
+            state.ended_threads.extend(thread);
             state.capacity.publish(worker, None);
             state.crew.startup.failure = Some(reason.to_owned());
             (wake.slot, wake.supervisor) = (true, true);
@@ -190,7 +204,7 @@ impl State {
             _ => return StartupStep::Wait,
         }
         if startup.left == 0 {
-            return self.end_startup(now_ms, wake);
+            return self.end_startup(wake);
         }
         let is_first = startup.left == startup.wanted;
         let pause_ms = i64::try_from(self.crew.limits.startup_pause.as_millis()).unwrap_or(i64::MAX);
@@ -206,19 +220,21 @@ impl State {
         let batch = startup.left.min(self.crew.limits.startup_batch);
         startup.left -= batch;
         startup.next_batch_ms = None;
-        StartupStep::Start(self.capacity.begin_starting(batch))
+        let workers = self.capacity.begin_starting(batch);
+        if workers.is_empty() {
+            // There may be fewer by now, and nobody would come up to wake whoever waits for that.
+            self.crew.startup.left = 0;
+            return self.end_startup(wake);
+        }
+        StartupStep::Start(workers)
     }
 
-    fn end_startup(&mut self, now_ms: i64, wake: &mut Wake) -> StartupStep {
+    fn end_startup(&mut self, wake: &mut Wake) -> StartupStep {
         let startup = &self.crew.startup;
         if startup.wanted > 0 && self.capacity.up() == 0 {
             let cause = startup.failure.as_deref().unwrap_or("all that started have ended");
             return self.fail_startup(format!("no_workers_started: {cause}"), wake);
         }
-        self.phase = PoolPhase::Running;
-        (wake.all_slots, wake.claimer, wake.initialized, wake.first_ready) = (true, true, true, true);
-        // The supervisor, who asks, looks again anyway.
-        self.timers.set(now_ms.saturating_add(RECONCILE_EVERY_MS), Alarm::Reconcile);
         StartupStep::Up
     }
 
@@ -234,6 +250,7 @@ impl State {
             size: self.crew.size,
             workers: self.capacity.up(),
             starting: self.capacity.count(Load::Starting),
+            free: self.capacity.free(),
             waiting: self.waiting(),
             // One goes at a time.
             idle_for: if self.is_tick_over(now_ms) { self.capacity.idle_for(now_ms) } else { None },
@@ -255,7 +272,7 @@ impl State {
         let is_wanted = match self.crew.limits.scaling {
             Scaling::Threshold { queued, .. } => {
                 let waiting = self.waiting();
-                waiting >= queued.saturating_add(self.capacity.count(Load::Starting))
+                waiting >= queued.saturating_add(self.capacity.count(Load::Starting) + self.capacity.free())
                     || (waiting > 0 && self.crew.size == 0)
             }
             Scaling::OnDemand | Scaling::Fixed => false,
@@ -271,7 +288,7 @@ impl State {
         let replaced = missing.saturating_sub(grown).min(self.replacements_allowed());
         self.crew.size = size;
         self.crew.replacements = 0;
-        let start = self.capacity.begin_starting(missing.min(grown) + replaced);
+        let start = self.capacity.begin_starting((missing.min(grown) + replaced).min(self.capacity.replaceable()));
         let stop = self.stop_idle(now_ms, seen.workers + seen.starting > size);
         self.watch_idle(now_ms, wake);
         CrewPlan { start, stop }

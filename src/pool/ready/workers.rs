@@ -11,22 +11,25 @@ impl Ready {
         self.change(|state, _| state.capacity.publish(worker, Some(load)));
     }
 
-    /// A worker has ended: its place is free, and may have to be filled again.
-    pub(in crate::pool) fn worker_ends(&self, worker: WorkerNumber) {
+    /// A worker has ended: its place is free, and may have to be filled again. Its thread is to be joined: whoever finds that nobody
+    /// is left must not miss it.
+    pub(in crate::pool) fn worker_ends(&self, worker: WorkerNumber, thread: Option<JoinHandle<()>>) {
         self.change(|state, wake| {
+            state.ended_threads.extend(thread);
             state.capacity.publish(worker, None);
             state.worker_ends();
             (wake.slot, wake.supervisor) = (true, true);
         });
     }
 
-    /// A worker is up, and takes what it is given.
-    pub(in crate::pool) fn worker_is_up(&self, worker: WorkerNumber, now_ms: i64) {
+    /// A worker is up, and takes what it is given, unless it is one too many by now. Says which.
+    pub(in crate::pool) fn worker_is_up(&self, worker: WorkerNumber, now_ms: i64) -> Load {
         self.change(|state, wake| {
-            state.capacity.rest(worker, now_ms);
+            let load = state.capacity.settle(worker, false, now_ms);
             state.watch_idle(now_ms, wake);
             (wake.slot, wake.supervisor, wake.first_ready) = (true, true, true);
-        });
+            load
+        })
     }
 
     /// A worker is done with its unit: its place is free. Says whether it is idle now or is to retire.

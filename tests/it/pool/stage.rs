@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use workcrew::executor::{CancelReason, CancelToken};
-use workcrew::{Call, ExecuteError, Executor, Message, WorkResult};
+use workcrew::{Call, ExecuteError, Executor, Message, WorkResult, WorkerId};
 
 use super::{PATIENCE, next};
 
@@ -16,6 +16,7 @@ type Answer = Result<WorkResult, ExecuteError>;
 /// The executor: it tells of each call, then does what it is told.
 pub(super) struct Part {
     calls: Sender<Played>,
+    starts: Option<Sender<Upcoming>>,
     _alive: Arc<()>,
 }
 
@@ -25,9 +26,17 @@ pub(super) struct Stage {
     alive: Weak<()>,
 }
 
+/// A worker on its way up, in the hands of the test. Dropped, it is up.
+pub(super) struct Upcoming {
+    pub(super) worker: String,
+    pub(super) cancel: CancelToken,
+    steps: Sender<Box<dyn FnOnce() -> Result<(), ExecuteError> + Send>>,
+}
+
 /// One execution, in the hands of the test. Dropped, it succeeds with nothing.
 pub(super) struct Played {
     pub(super) id: String,
+    pub(super) worker: String,
     pub(super) prompt: String,
     pub(super) attempt_number: u32,
     pub(super) timeout: Duration,
@@ -38,7 +47,14 @@ pub(super) struct Played {
 pub(super) fn stage() -> (Part, Stage) {
     let ((calls, played), alive) = (unbounded(), Arc::new(()));
     let stage = Stage { calls: played, alive: Arc::downgrade(&alive) };
-    (Part { calls, _alive: alive }, stage)
+    (Part { calls, starts: None, _alive: alive }, stage)
+}
+
+/// The same where the test also brings up the workers.
+pub(super) fn stage_and_starts() -> (Part, Stage, Receiver<Upcoming>) {
+    let (part, stage) = stage();
+    let (starts, upcoming) = unbounded();
+    (Part { starts: Some(starts), ..part }, stage, upcoming)
 }
 
 impl Executor for Part {
@@ -46,6 +62,7 @@ impl Executor for Part {
         let (steps, told) = unbounded::<Step>();
         let played = Played {
             id: call.unit().id.to_string(),
+            worker: call.unit().worker_id.as_ref().expect("a unit that runs has a worker").to_string(),
             prompt: call.prompt().to_owned(),
             attempt_number: call.attempt_number(),
             timeout: call.timeout(),
@@ -55,6 +72,14 @@ impl Executor for Part {
         // A test that no longer looks wants it to end.
         let _ = self.calls.send(played);
         told.iter().find_map(|step| step(call)).unwrap_or_else(|| Ok(WorkResult::empty()))
+    }
+
+    fn start_worker(&self, worker_id: &WorkerId, cancel: &CancelToken) -> Result<(), ExecuteError> {
+        let Some(starts) = &self.starts else { return Ok(()) };
+        let (steps, told) = bounded(1);
+        // A test that no longer looks wants it to come up.
+        let _ = starts.send(Upcoming { worker: worker_id.to_string(), cancel: cancel.clone(), steps });
+        told.recv().map_or(Ok(()), |step| step())
     }
 
     fn name(&self) -> &str {
@@ -83,6 +108,25 @@ impl Stage {
     /// Whether no thread is left that could call the executor.
     pub(super) fn is_gone(&self) -> bool {
         self.alive.strong_count() == 0
+    }
+}
+
+impl Upcoming {
+    fn step(self, step: impl FnOnce() -> Result<(), ExecuteError> + Send + 'static) {
+        let _ = self.steps.send(Box::new(step));
+    }
+
+    pub(super) fn fail(self, error: ExecuteError) {
+        self.step(|| Err(error));
+    }
+
+    pub(super) fn panic(self, message: &'static str) {
+        self.step(move || panic!("{message}"));
+    }
+
+    /// Waits until it is asked to give up, without obeying.
+    pub(super) fn asked(&self) -> CancelReason {
+        self.cancel.wait_timeout(PATIENCE).expect("it is asked to give up")
     }
 }
 
