@@ -125,6 +125,11 @@ impl Ledger {
         self.open.get(&key).map(|entry| &entry.unit).or_else(reporting).cloned()
     }
 
+    /// Whether the pool has taken a unit upon itself, and it has not left.
+    pub(super) fn is_open(&self, key: UnitKey) -> bool {
+        self.open.contains_key(&key)
+    }
+
     /// What those share who are submitting a unit of this id.
     pub(super) fn submitting(&self, id: &str) -> Option<Arc<OpenUnit>> {
         self.submitting.get(id).map(|submission| Arc::clone(&submission.unit))

@@ -112,8 +112,13 @@ impl Ready {
                 state.ledger.queue.turn_away();
                 return (state.ledger.get(after.unit).unwrap_or_else(|| Arc::clone(unit)), true);
             }
-            state.ledger.queue.wait(after.unit);
-            state.ledger.totals.queued += 1;
+            // What waits here already, in line or to be tried again, needs no place of its own.
+            if state.ledger.is_open(after.unit) {
+                state.ledger.queue.turn_away();
+            } else {
+                state.ledger.queue.wait(after.unit);
+                state.ledger.totals.queued += 1;
+            }
             let standing = Standing::Waiting { until_ms: times.due_ms };
             let unit = state.ledger.stand(after.unit, unit, after.number, standing);
             if let Some(deadline_ms) = times.deadline_ms {

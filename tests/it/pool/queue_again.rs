@@ -44,7 +44,6 @@ impl Clock for SlowClock {
 }
 
 #[test]
-#[ignore = "it is counted twice"]
 fn a_unit_that_is_enqueued_twice_has_one_place_and_runs_once() {
     // 001-F56, 001-F68
     let world = World::new();
@@ -193,7 +192,6 @@ fn a_unit_without_a_prompt_takes_the_one_it_is_enqueued_with() {
 }
 
 #[test]
-#[ignore = "it gets one"]
 fn a_unit_that_waits_to_be_tried_again_needs_no_place_in_line() {
     // 001-F68
     let world = World::new();
@@ -219,7 +217,6 @@ fn a_unit_that_waits_to_be_tried_again_needs_no_place_in_line() {
 }
 
 #[test]
-#[ignore = "what runs has a place in line"]
 fn who_enqueues_a_unit_that_begins_meanwhile_takes_no_place_from_others() {
     // 001-F56, 001-F68
     let world = World::new();
