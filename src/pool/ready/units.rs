@@ -97,21 +97,25 @@ impl Ready {
         })
     }
 
+    /// How often a unit has begun or left here while it is being submitted.
+    pub(in crate::pool) fn changes(&self, id: &str) -> u64 {
+        self.state.lock().ledger.changes(id)
+    }
+
     /// The unit was stored and waits in line. Returns the one that waits; and `false` if the pool is stopping, and so it has left.
+    /// `None` if it has begun or left since it was looked at, and may have ended by now: it is to be looked at again.
     pub(in crate::pool) fn submission_queues(
         &self,
         after: AttemptKey,
         unit: &Arc<OpenUnit>,
         times: LineTimes,
-    ) -> (Arc<OpenUnit>, bool) {
+        changes: u64,
+    ) -> Option<(Arc<OpenUnit>, bool)> {
         self.change(|state, wake| {
-            let is_claimed = state.ledger.is_claimed(unit.id());
-            state.end_submission(unit, wake);
-            if is_claimed {
-                // It was claimed as soon as it was stored, and may have ended by now.
-                state.ledger.queue.turn_away();
-                return (state.ledger.get(after.unit).unwrap_or_else(|| Arc::clone(unit)), true);
+            if state.ledger.changes(unit.id()) != changes {
+                return None;
             }
+            state.end_submission(unit, wake);
             // What waits here already, in line or to be tried again, needs no place of its own.
             if state.ledger.is_open(after.unit) {
                 state.ledger.queue.turn_away();
@@ -125,11 +129,29 @@ impl Ready {
                 wake.supervisor |= state.timers.set(deadline_ms, Alarm::QueueTimeout(after.unit));
             }
             if times.due_ms > times.now_ms || !state.is_open() {
-                return (unit, state.waits(after, times.due_ms, wake));
+                return Some((unit, state.waits(after, times.due_ms, wake)));
             }
             state.ledger.fall_due(after.unit, times.now_ms);
             wake.claimer = state.may_start() && state.capacity.free() > 0;
-            (unit, true)
+            Some((unit, true))
+        })
+    }
+
+    /// The unit runs already, and needs no place in line. Otherwise as [`submission_attaches`](Ready::submission_attaches); `None` if it has
+    /// left since it was looked at.
+    pub(in crate::pool) fn enqueuing_attaches(
+        &self,
+        key: UnitKey,
+        unit: &Arc<OpenUnit>,
+        changes: u64,
+    ) -> Option<Arc<OpenUnit>> {
+        self.change(|state, wake| {
+            if state.ledger.get(key).is_none() && state.ledger.changes(unit.id()) != changes {
+                return None;
+            }
+            state.ledger.queue.turn_away();
+            state.end_submission(unit, wake);
+            Some(state.ledger.attach(key, unit))
         })
     }
 

@@ -245,7 +245,6 @@ fn who_enqueues_a_unit_that_begins_meanwhile_takes_no_place_from_others() {
 }
 
 #[test]
-#[ignore = "the second one is told that it was lost"]
 fn who_enqueues_a_unit_that_ends_meanwhile_is_told_and_nobody_is_told_twice() {
     // 001-F56
     for is_cancelled in [false, true] {
