@@ -163,7 +163,7 @@ impl Ready {
     /// A unit has waited in line for too long: the claimer tells the repository. It is looked at again in case that fails.
     pub(in crate::pool) fn queue_time_is_up(&self, key: UnitKey, again_ms: i64) {
         self.change(|state, wake| {
-            if state.ledger.queue.contains(key) {
+            if state.ledger.queue.time_is_up(key) {
                 state.is_sweep_due = true;
                 wake.claimer = true;
                 state.timers.set(again_ms, Alarm::QueueTimeout(key));
@@ -174,6 +174,12 @@ impl Ready {
     /// Whether a unit has waited in line for too long since this was asked last.
     pub(in crate::pool) fn take_sweep_due(&self) -> bool {
         std::mem::take(&mut self.state.lock().is_sweep_due)
+    }
+
+    /// The units that have waited in line for too long, and still do.
+    pub(in crate::pool) fn overdue(&self) -> Vec<(UnitKey, Arc<OpenUnit>)> {
+        let state = self.state.lock();
+        state.ledger.queue.overdue().iter().filter_map(|&key| Some((key, state.ledger.get(key)?))).collect()
     }
 
     /// A unit has failed because it waited in line for too long.
