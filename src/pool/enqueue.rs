@@ -98,13 +98,23 @@ fn store(core: &Core, unit: &NewUnit) -> Result<Stored, RepositoryError> {
             difference: "another content",
         }),
         Some(Insertion::AlreadyExists(_)) | None => {
-            let stored = core.repository().unit(core.job.id, &unit.id)?;
+            let read = || core.repository().unit(core.job.id, &unit.id);
+            let mut stored = read()?;
+            if submit::is_lost_here(core, &stored) {
+                core.resolve_doubts();
+                stored = read()?;
+            }
             Ok(match stored.status {
                 UnitStatus::Pending => Stored::Waiting {
                     after: AttemptKey { unit: stored.key, number: stored.attempt_count },
                     not_before: stored.not_before,
                 },
                 status if status.is_terminal() => Stored::Ended(Box::new(stored)),
+                // The claimer will give it back. Then the attempt that nobody here knows of is followed by another.
+                _ if submit::is_lost_here(core, &stored) => Stored::Waiting {
+                    after: AttemptKey { unit: stored.key, number: stored.attempt_count.saturating_sub(1) },
+                    not_before: None,
+                },
                 _ => Stored::Running(stored.key),
             })
         }

@@ -432,7 +432,6 @@ fn a_claim_that_fails_leaves_the_queue_as_it_was() {
 }
 
 #[test]
-#[ignore = "it is waited for, and nobody executes it"]
 fn a_unit_whose_claim_was_lost_here_is_executed_when_it_is_enqueued() {
     let world = World::new();
     let (part, stage) = stage();
