@@ -45,6 +45,8 @@ fn claim_due(core: &Arc<Core>) -> bool {
         core.ready.claim_ends();
         return false;
     }
+    // What comes later is not to be looked for in the answer.
+    let due = core.ready.due();
     let claimant = core.claimant();
     let slots = cells.iter().map(|cell| core.slot_of(cell)).collect();
     let request = ClaimRequest::new(core.job.id, claimant.clone(), Scope::Accepted, slots);
@@ -68,7 +70,7 @@ fn claim_due(core: &Arc<Core>) -> bool {
         Ok(is_short) => {
             if is_short {
                 // What is due here but was not granted: it has ended, or is not due yet by the repository's calendar.
-                look_after(core, core.ready.due());
+                look_after(core, core.ready.still_due(due));
             }
         }
         Err(error) => {

@@ -248,6 +248,13 @@ impl Ready {
         state.ledger.due().iter().filter_map(|&key| Some((key, state.ledger.get(key)?))).collect()
     }
 
+    /// Those of the units that are due.
+    pub(in crate::pool) fn still_due(&self, mut units: Vec<(UnitKey, Arc<OpenUnit>)>) -> Vec<(UnitKey, Arc<OpenUnit>)> {
+        let state = self.state.lock();
+        units.retain(|(key, _)| state.ledger.due().contains(key));
+        units
+    }
+
     /// A unit that this pool accepted is claimed: it runs. Units it did not know become its own, unless it is stopping:
     /// then `None`.
     pub(in crate::pool) fn claimed(

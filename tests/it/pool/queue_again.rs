@@ -432,6 +432,31 @@ fn a_claim_that_fails_leaves_the_queue_as_it_was() {
 }
 
 #[test]
+fn a_unit_that_comes_while_a_claim_finds_nothing_runs_at_once() {
+    // 000-F27, 001-F55
+    let world = World::new();
+    let (part, stage) = stage();
+    let (faulty, builder) = world.faulty_pool(part);
+    let (pool, call) = busy(builder, &stage);
+    let gone = enqueue(&pool, "gone");
+    // Behind the pool's back: the claim finds nothing, and before the pool knows there is something.
+    world.repository.cancel(world.job, "gone", &By::whom("somebody else")).unwrap();
+    let gate = Gate::closed();
+    faulty.on(Verb::Claim, Fault::ExecutedThenError);
+    faulty.on(Verb::Claimed, Fault::Gate(gate.clone()));
+    drop(call);
+    gate.wait_for(1);
+    let handle = enqueue(&pool, "a");
+    assert_eq!(pool.stats().queue_size, 2);
+    gate.open();
+    assert_eq!(stage.next().id, "a");
+    assert_eq!(handle.wait().unwrap().status, UnitStatus::Completed);
+    assert_eq!(gone.wait().unwrap().status, UnitStatus::Cancelled);
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
+
+#[test]
 fn a_unit_whose_claim_was_lost_here_is_executed_when_it_is_enqueued() {
     let world = World::new();
     let (part, stage) = stage();
