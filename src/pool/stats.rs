@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::capacity::{Known, WorkerNumber};
+use super::capacity::{Known, Load, WorkerNumber};
 use crate::money::{Cost, Tokens};
 use crate::unit::UnitId;
 use crate::worker::{WorkerId, WorkerStatus};
@@ -189,10 +189,12 @@ pub struct WorkerView {
 
 impl WorkerView {
     pub(super) fn new(worker: WorkerNumber, known: &Known) -> WorkerView {
+        // One on its way out still knows what it had.
+        let has_unit = matches!(known.load, Load::Busy | Load::Reporting | Load::Tainted);
         WorkerView {
             id: worker.id(),
             status: known.load.status(),
-            unit_id: known.unit.as_ref().and_then(|unit| UnitId::new(unit.id()).ok()),
+            unit_id: known.unit.as_ref().filter(|_| has_unit).and_then(|unit| UnitId::new(unit.id()).ok()),
             completed: known.completed,
             failed: known.failed,
         }
