@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::cell::WorkerCell;
 use super::core::Core;
 use super::ledger::Left;
+use super::open_unit::OpenUnit;
 use super::reporter::Report;
 use super::timers::due_ms;
 use super::{heartbeat, panics, slot};
@@ -15,7 +16,7 @@ use crate::attempt::{AttemptKey, FailureKind};
 use crate::error::RepositoryError;
 use crate::lease::Claim;
 use crate::repository::{ClaimRequest, Scope};
-use crate::unit::UnitStatus;
+use crate::unit::{UnitKey, UnitStatus};
 
 /// How long to wait before asking a repository again that failed.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
@@ -36,12 +37,16 @@ pub(super) fn serve(core: &Arc<Core>) {
 fn claim_due(core: &Arc<Core>) -> bool {
     if core.ready.take_sweep_due() {
         heartbeat::sweep(core);
+        // What is left was failed by somebody else's sweep, or by one of ours whose answer was lost.
+        look_after(core, core.ready.overdue());
     }
     let cells = workers_for_due(core);
     if cells.is_empty() {
         core.ready.claim_ends();
         return false;
     }
+    // What comes later is not to be looked for in the answer.
+    let due = core.ready.due();
     let claimant = core.claimant();
     let slots = cells.iter().map(|cell| core.slot_of(cell)).collect();
     let request = ClaimRequest::new(core.job.id, claimant.clone(), Scope::Accepted, slots);
@@ -64,7 +69,8 @@ fn claim_due(core: &Arc<Core>) -> bool {
     match handed_out {
         Ok(is_short) => {
             if is_short {
-                look_after_the_rest(core);
+                // What is due here but was not granted: it has ended, or is not due yet by the repository's calendar.
+                look_after(core, core.ready.still_due(due));
             }
         }
         Err(error) => {
@@ -115,9 +121,9 @@ fn hand_out(core: &Core, cells: &[Arc<WorkerCell>], claims: Vec<Claim>) {
     }
 }
 
-/// What is due here but was not granted: it has ended, or is not due yet by the repository's calendar.
-fn look_after_the_rest(core: &Core) {
-    for (key, unit) in core.ready.due() {
+/// Finds out what has become of units that wait here.
+fn look_after(core: &Core, units: Vec<(UnitKey, Arc<OpenUnit>)>) {
+    for (key, unit) in units {
         let after = |number| AttemptKey { unit: key, number };
         match core.repository().unit(core.job.id, unit.id()) {
             Ok(stored) if stored.status == UnitStatus::Pending && stored.accepted_by == Some(core.owner()) => {

@@ -46,28 +46,34 @@ fn put_in_place(core: &Arc<Core>, unit: &NewUnit) -> Result<Arc<OpenUnit>, Refus
     if let Place::Worker(taken) = place {
         return submit::give_to_worker(core, taken, &open, unit);
     }
-    let stored = catch_unwind(AssertUnwindSafe(|| store(core, unit))).unwrap_or_else(|payload| {
-        turn_away(core, &open);
-        resume_unwind(payload)
-    });
-    match stored {
-        Ok(Stored::Waiting { after, not_before }) => Ok(stand_in_line(core, unit, after, not_before, &open)),
-        Ok(Stored::Running(key)) => {
-            core.ready.leave_line();
-            open.set_key(key);
-            let open = core.ready.submission_attaches(key, &open);
-            core.heartbeat.wake();
-            Ok(open)
-        }
-        Ok(Stored::Ended(stored)) => {
+    loop {
+        let changes = core.ready.changes(&unit.id);
+        let stored = catch_unwind(AssertUnwindSafe(|| store(core, unit))).unwrap_or_else(|payload| {
             turn_away(core, &open);
-            // Its callback may be running here.
-            let ended = || OpenUnit::with_left(stored.id.as_str(), stored.key, Left::Ended(stored.status));
-            Ok(core.ready.get(stored.key).unwrap_or_else(|| Arc::new(ended())))
-        }
-        Err(error) => {
-            turn_away(core, &open);
-            Err(Refusal::Repository(error))
+            resume_unwind(payload)
+        });
+        let found = match stored {
+            Ok(Stored::Waiting { after, not_before }) => stand_in_line(core, unit, after, not_before, &open, changes),
+            Ok(Stored::Running(key)) => {
+                open.set_key(key);
+                let found = core.ready.enqueuing_attaches(key, &open, changes);
+                core.heartbeat.wake();
+                found
+            }
+            Ok(Stored::Ended(stored)) => {
+                turn_away(core, &open);
+                // Its callback may be running here.
+                let ended = || OpenUnit::with_left(stored.id.as_str(), stored.key, Left::Ended(stored.status));
+                Some(core.ready.get(stored.key).unwrap_or_else(|| Arc::new(ended())))
+            }
+            Err(error) => {
+                turn_away(core, &open);
+                return Err(Refusal::Repository(error));
+            }
+        };
+        // Stored, it can be claimed at once, and end. Then what was found is no longer so.
+        if let Some(open) = found {
+            return Ok(open);
         }
     }
 }
@@ -92,27 +98,38 @@ fn store(core: &Core, unit: &NewUnit) -> Result<Stored, RepositoryError> {
             difference: "another content",
         }),
         Some(Insertion::AlreadyExists(_)) | None => {
-            let stored = core.repository().unit(core.job.id, &unit.id)?;
+            let read = || core.repository().unit(core.job.id, &unit.id);
+            let mut stored = read()?;
+            if submit::is_lost_here(core, &stored) {
+                core.resolve_doubts();
+                stored = read()?;
+            }
             Ok(match stored.status {
                 UnitStatus::Pending => Stored::Waiting {
                     after: AttemptKey { unit: stored.key, number: stored.attempt_count },
                     not_before: stored.not_before,
                 },
                 status if status.is_terminal() => Stored::Ended(Box::new(stored)),
+                // The claimer will give it back. Then the attempt that nobody here knows of is followed by another.
+                _ if submit::is_lost_here(core, &stored) => Stored::Waiting {
+                    after: AttemptKey { unit: stored.key, number: stored.attempt_count.saturating_sub(1) },
+                    not_before: None,
+                },
                 _ => Stored::Running(stored.key),
             })
         }
     }
 }
 
-/// What is stored waits for its turn.
+/// What is stored waits for its turn, unless it does not wait any more.
 fn stand_in_line(
     core: &Arc<Core>,
     unit: &NewUnit,
     after: AttemptKey,
     not_before: Option<DateTime<Utc>>,
     open: &Arc<OpenUnit>,
-) -> Arc<OpenUnit> {
+    changes: u64,
+) -> Option<Arc<OpenUnit>> {
     open.set_key(after.unit);
     let now = core.clock.now();
     // The repository began to count a little earlier; one that was claimed before may wait for as long as it takes.
@@ -122,13 +139,13 @@ fn stand_in_line(
         due_ms: due_ms(not_before, now),
         deadline_ms: timeout.map(|timeout| core.in_ms(timeout.saturating_add(Duration::from_millis(1)))),
     };
-    let (open, waits) = core.ready.submission_queues(after, open, times);
+    let (open, waits) = core.ready.submission_queues(after, open, times, changes)?;
     if !waits {
         open.leave(Left::Pending);
     } else if let Ok(unit_id) = UnitId::new(&unit.id) {
         core.callbacks.tell_of(|| Event::UnitQueued { unit_id: &unit_id });
     }
-    open
+    Some(open)
 }
 
 fn turn_away(core: &Core, open: &Arc<OpenUnit>) {

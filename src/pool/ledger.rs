@@ -45,8 +45,8 @@ struct Entry {
 struct Submission {
     unit: Arc<OpenUnit>,
     callers: usize,
-    /// Whether it was claimed before whoever stored it could say so here.
-    is_claimed: bool,
+    /// How often the unit has begun or left here meanwhile: what was read of it before that is no longer so.
+    changes: u64,
 }
 
 /// What the pool has done so far.
@@ -103,7 +103,7 @@ impl Ledger {
         let submission = self.submitting.entry(id.to_owned()).or_insert_with(|| Submission {
             unit: Arc::new(OpenUnit::new(id)),
             callers: 0,
-            is_claimed: false,
+            changes: 0,
         });
         submission.callers += 1;
         Arc::clone(&submission.unit)
@@ -125,31 +125,25 @@ impl Ledger {
         self.open.get(&key).map(|entry| &entry.unit).or_else(reporting).cloned()
     }
 
+    /// Whether the pool has taken a unit upon itself, and it has not left.
+    pub(super) fn is_open(&self, key: UnitKey) -> bool {
+        self.open.contains_key(&key)
+    }
+
     /// What those share who are submitting a unit of this id.
     pub(super) fn submitting(&self, id: &str) -> Option<Arc<OpenUnit>> {
         self.submitting.get(id).map(|submission| Arc::clone(&submission.unit))
     }
 
-    /// Whether a unit that is being stored was claimed meanwhile. Then it is past waiting, and may have ended.
-    pub(super) fn is_claimed(&self, id: &str) -> bool {
-        self.submitting.get(id).is_some_and(|submission| submission.is_claimed)
+    /// How often a unit has begun or left here while it is being submitted.
+    pub(super) fn changes(&self, id: &str) -> u64 {
+        self.submitting.get(id).map_or(0, |submission| submission.changes)
     }
 
     /// A unit that was claimed here. One that nobody has told of yet is what those who are storing it see.
     pub(super) fn run_claimed(&mut self, key: UnitKey, id: &str, attempt_number: u32) -> Arc<OpenUnit> {
-        let unit = match self.submitting.get_mut(id).filter(|_| !self.open.contains_key(&key)) {
-            Some(submission) => {
-                submission.is_claimed = true;
-                Arc::clone(&submission.unit)
-            }
-            None => Arc::new(OpenUnit::new(id)),
-        };
+        let unit = self.submitting(id).unwrap_or_else(|| Arc::new(OpenUnit::new(id)));
         self.stand(key, &unit, attempt_number, Standing::Running)
-    }
-
-    /// Whether an open unit waits, for its time or for a place.
-    pub(super) fn is_waiting(&self, key: UnitKey) -> bool {
-        self.open.get(&key).is_some_and(|entry| entry.standing != Standing::Running)
     }
 
     /// Whether an attempt comes after all that are known of an open unit.
@@ -178,6 +172,9 @@ impl Ledger {
             self.due.remove(&key);
             if standing == Standing::Running {
                 self.queue.leave(key);
+                if let Some(submission) = self.submitting.get_mut(entry.unit.id()) {
+                    submission.changes += 1;
+                }
             }
         }
         Arc::clone(&entry.unit)
@@ -243,6 +240,9 @@ impl Ledger {
         let unit = self.open.remove(&key)?.unit;
         self.due.remove(&key);
         self.queue.leave(key);
+        if let Some(submission) = self.submitting.get_mut(unit.id()) {
+            submission.changes += 1;
+        }
         let total = match left {
             Left::Ended(UnitStatus::Completed) => &mut self.totals.completed,
             Left::Ended(UnitStatus::Failed) => &mut self.totals.failed,

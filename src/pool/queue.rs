@@ -14,11 +14,13 @@ pub(super) struct Queue {
     /// Places of units that are being stored.
     entering: usize,
     waiting: HashSet<UnitKey>,
+    /// Those of them that have waited for too long.
+    overdue: HashSet<UnitKey>,
 }
 
 impl Queue {
     pub(super) fn new(limit: usize) -> Queue {
-        Queue { limit, entering: 0, waiting: HashSet::new() }
+        Queue { limit, entering: 0, waiting: HashSet::new(), overdue: HashSet::new() }
     }
 
     pub(super) fn limit(&self) -> usize {
@@ -48,14 +50,24 @@ impl Queue {
         self.entering -= 1;
     }
 
-    /// Whether a unit waits in line.
-    pub(super) fn contains(&self, key: UnitKey) -> bool {
-        self.waiting.contains(&key)
+    /// A unit has waited for too long; says whether it still does.
+    pub(super) fn time_is_up(&mut self, key: UnitKey) -> bool {
+        let is_waiting = self.waiting.contains(&key);
+        if is_waiting {
+            self.overdue.insert(key);
+        }
+        is_waiting
+    }
+
+    /// Those that have waited for too long, and still do.
+    pub(super) fn overdue(&self) -> &HashSet<UnitKey> {
+        &self.overdue
     }
 
     /// A unit waits no longer, for whatever reason.
     pub(super) fn leave(&mut self, key: UnitKey) {
         self.waiting.remove(&key);
+        self.overdue.remove(&key);
     }
 }
 
@@ -74,10 +86,22 @@ mod tests {
         queue.turn_away();
         assert!(queue.enter());
         queue.wait(UnitKey(2));
-        assert_eq!((queue.len(), queue.contains(UnitKey(1)), queue.enter()), (2, true, false));
+        assert_eq!((queue.len(), queue.enter()), (2, false));
         queue.leave(UnitKey(1));
         queue.leave(UnitKey(1));
-        assert_eq!((queue.len(), queue.contains(UnitKey(1)), queue.enter()), (1, false, true));
+        assert_eq!((queue.len(), queue.enter()), (1, true));
+    }
+
+    #[test]
+    fn who_has_left_has_not_waited_for_too_long() {
+        // 001-F48
+        let mut queue = Queue::new(2);
+        assert!(queue.enter() && !queue.time_is_up(UnitKey(1)));
+        queue.wait(UnitKey(1));
+        assert!(queue.time_is_up(UnitKey(1)));
+        assert_eq!(queue.overdue().len(), 1);
+        queue.leave(UnitKey(1));
+        assert!(queue.overdue().is_empty() && !queue.time_is_up(UnitKey(1)));
     }
 
     #[test]

@@ -167,7 +167,7 @@ fn claimed(core: &Core, claimant: &Claimant) -> Result<Option<Submitted>, Reposi
 }
 
 /// Whether this pool holds a unit of which it has lost the claim.
-fn is_lost_here(core: &Core, unit: &WorkUnit) -> bool {
+pub(super) fn is_lost_here(core: &Core, unit: &WorkUnit) -> bool {
     let has_doubts = !core.doubts.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
     has_doubts && unit.accepted_by == Some(core.owner()) && core.ready.get(unit.key).is_none()
 }

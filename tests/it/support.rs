@@ -3,6 +3,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 use std::process::Command;
+use std::sync::{Mutex, Once};
 
 use tempfile::TempDir;
 use workcrew::clock::{Clock, SystemClock};
@@ -38,6 +39,45 @@ pub(crate) fn child(test: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--ignored", "--nocapture", "--test-threads=1"]);
     command
+}
+
+/// What pools have said of themselves by name since somebody wanted to know, each line after its level.
+static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+struct Keeper;
+
+impl log::Log for Keeper {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        let line = format!("{} {}", record.level(), record.args());
+        if line.contains("the pool `") {
+            LOG.lock().unwrap().push(line);
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+/// Begins to keep what pools say of themselves in their log. All tests of this binary share it.
+pub(crate) fn keep_log() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        log::set_logger(&Keeper).unwrap();
+        log::set_max_level(log::LevelFilter::Debug);
+    });
+}
+
+/// What the pool of this label has said, without the number of its job.
+pub(crate) fn logged(label: &str) -> Vec<String> {
+    let (name, log) = (format!("the pool `{label}`"), LOG.lock().unwrap());
+    let without_job = |line: &String| {
+        let (level, rest) = line.split_once(' ').unwrap();
+        format!("{level} {}", rest.split_once(": ").unwrap().1)
+    };
+    log.iter().filter(|line| line.contains(&name)).map(without_job).collect()
 }
 
 /// Choices that can be made again from their seed.

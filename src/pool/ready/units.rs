@@ -97,39 +97,61 @@ impl Ready {
         })
     }
 
+    /// How often a unit has begun or left here while it is being submitted.
+    pub(in crate::pool) fn changes(&self, id: &str) -> u64 {
+        self.state.lock().ledger.changes(id)
+    }
+
     /// The unit was stored and waits in line. Returns the one that waits; and `false` if the pool is stopping, and so it has left.
+    /// `None` if it has begun or left since it was looked at, and may have ended by now: it is to be looked at again.
     pub(in crate::pool) fn submission_queues(
         &self,
         after: AttemptKey,
         unit: &Arc<OpenUnit>,
         times: LineTimes,
-    ) -> (Arc<OpenUnit>, bool) {
+        changes: u64,
+    ) -> Option<(Arc<OpenUnit>, bool)> {
         self.change(|state, wake| {
-            let is_claimed = state.ledger.is_claimed(unit.id());
+            if state.ledger.changes(unit.id()) != changes {
+                return None;
+            }
             state.end_submission(unit, wake);
-            if is_claimed {
-                // It was claimed as soon as it was stored, and may have ended by now.
+            // What waits here already, in line or to be tried again, needs no place of its own.
+            if state.ledger.is_open(after.unit) {
                 state.ledger.queue.turn_away();
-                return (state.ledger.get(after.unit).unwrap_or_else(|| Arc::clone(unit)), true);
+            } else {
+                state.ledger.queue.wait(after.unit);
+                state.ledger.totals.queued += 1;
             }
             let standing = Standing::Waiting { until_ms: times.due_ms };
             let unit = state.ledger.stand(after.unit, unit, after.number, standing);
-            if !state.ledger.is_waiting(after.unit) {
-                // A later attempt of it runs here.
-                state.ledger.queue.turn_away();
-                return (unit, true);
-            }
-            state.ledger.queue.wait(after.unit);
-            state.ledger.totals.queued += 1;
             if let Some(deadline_ms) = times.deadline_ms {
                 wake.supervisor |= state.timers.set(deadline_ms, Alarm::QueueTimeout(after.unit));
             }
             if times.due_ms > times.now_ms || !state.is_open() {
-                return (unit, state.waits(after, times.due_ms, wake));
+                return Some((unit, state.waits(after, times.due_ms, wake)));
             }
             state.ledger.fall_due(after.unit, times.now_ms);
             wake.claimer = state.may_start() && state.capacity.free() > 0;
-            (unit, true)
+            Some((unit, true))
+        })
+    }
+
+    /// The unit runs already, and needs no place in line. Otherwise as [`submission_attaches`](Ready::submission_attaches); `None` if it has
+    /// left since it was looked at.
+    pub(in crate::pool) fn enqueuing_attaches(
+        &self,
+        key: UnitKey,
+        unit: &Arc<OpenUnit>,
+        changes: u64,
+    ) -> Option<Arc<OpenUnit>> {
+        self.change(|state, wake| {
+            if state.ledger.get(key).is_none() && state.ledger.changes(unit.id()) != changes {
+                return None;
+            }
+            state.ledger.queue.turn_away();
+            state.end_submission(unit, wake);
+            Some(state.ledger.attach(key, unit))
         })
     }
 
@@ -141,7 +163,7 @@ impl Ready {
     /// A unit has waited in line for too long: the claimer tells the repository. It is looked at again in case that fails.
     pub(in crate::pool) fn queue_time_is_up(&self, key: UnitKey, again_ms: i64) {
         self.change(|state, wake| {
-            if state.ledger.queue.contains(key) {
+            if state.ledger.queue.time_is_up(key) {
                 state.is_sweep_due = true;
                 wake.claimer = true;
                 state.timers.set(again_ms, Alarm::QueueTimeout(key));
@@ -152,6 +174,12 @@ impl Ready {
     /// Whether a unit has waited in line for too long since this was asked last.
     pub(in crate::pool) fn take_sweep_due(&self) -> bool {
         std::mem::take(&mut self.state.lock().is_sweep_due)
+    }
+
+    /// The units that have waited in line for too long, and still do.
+    pub(in crate::pool) fn overdue(&self) -> Vec<(UnitKey, Arc<OpenUnit>)> {
+        let state = self.state.lock();
+        state.ledger.queue.overdue().iter().filter_map(|&key| Some((key, state.ledger.get(key)?))).collect()
     }
 
     /// A unit has failed because it waited in line for too long.
@@ -218,6 +246,13 @@ impl Ready {
     pub(in crate::pool) fn due(&self) -> Vec<(UnitKey, Arc<OpenUnit>)> {
         let state = self.state.lock();
         state.ledger.due().iter().filter_map(|&key| Some((key, state.ledger.get(key)?))).collect()
+    }
+
+    /// Those of the units that are due.
+    pub(in crate::pool) fn still_due(&self, mut units: Vec<(UnitKey, Arc<OpenUnit>)>) -> Vec<(UnitKey, Arc<OpenUnit>)> {
+        let state = self.state.lock();
+        units.retain(|(key, _)| state.ledger.due().contains(key));
+        units
     }
 
     /// A unit that this pool accepted is claimed: it runs. Units it did not know become its own, unless it is stopping:
