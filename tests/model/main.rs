@@ -5,6 +5,8 @@
 //! RUSTFLAGS="--cfg shuttle" CARGO_TARGET_DIR=target/model cargo test --no-default-features --features testing --test model
 //! ```
 //!
+//! Optimised (`CARGO_PROFILE_DEV_OPT_LEVEL=1 CARGO_PROFILE_TEST_OPT_LEVEL=1`, as `.ci/run` does) it tries out ten times as much.
+//!
 //! Each test tries out schedules for some seconds (`WORKCREW_MODEL_SECONDS`, 3 unless set), half of them at random and half
 //! by priorities that change a few times (PCT). Whatever a test chooses by [`one_of`](world::one_of) belongs to the schedule.
 //!

@@ -33,8 +33,8 @@ fn everything_is_done_once_a_pause_has_ended() {
         assert_eq!(handles.len(), 3);
         assert_eq!(pool.wait_for_completion(), Completion::Done);
         assert!(handles.iter().all(|handle| handle.wait().is_ok_and(|unit| unit.status.is_terminal())));
-        pool.stop(Stop::Drain).unwrap();
-        world.assert_ended(&pool, &handles);
+        let summary = pool.stop(Stop::Drain).unwrap();
+        world.assert_ended(&pool, &summary, &handles);
     });
 }
 
@@ -45,7 +45,7 @@ fn a_pool_that_is_held_stops() {
         let pool = Arc::new(world.pool(one_of(&[quick as Execute, fails_first])).max_workers(1).start().unwrap());
         let submitters = [world.submitter(&pool, "a", 1, Way::Waiting), world.submitter(&pool, "b", 1, Way::Hoping)];
         pool.pause();
-        assert!(pool.stop(one_of(&[Stop::Drain, Stop::Now])).unwrap().is_final);
-        world.assert_ended(&pool, &join_all(submitters));
+        let summary = pool.stop(one_of(&[Stop::Drain, Stop::Now])).unwrap();
+        world.assert_ended(&pool, &summary, &join_all(submitters));
     });
 }

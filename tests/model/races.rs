@@ -5,16 +5,10 @@ use std::sync::Arc;
 use shuttle::sync::atomic::{AtomicUsize, Ordering};
 use shuttle::thread;
 use workcrew::repository::{By, CancelAnswer};
-use workcrew::{Completion, NewUnit, Stop, UnitStatus, WorkPool};
+use workcrew::{Completion, NewUnit, Stop, UnitStatus};
 
 use crate::checker::check;
 use crate::world::{Execute, LONG, Way, World, assert_balanced, deaf, fails_first, join_all, one_of, patient, quick};
-
-/// Stops a pool in a thread of its own.
-fn stopper(pool: &Arc<WorkPool>, stop: Stop) -> thread::JoinHandle<()> {
-    let pool = Arc::clone(pool);
-    thread::spawn(move || assert!(pool.stop(stop).unwrap().is_final))
-}
 
 #[test]
 fn units_that_fail_are_tried_again_whoever_else_wants_their_place() {
@@ -25,9 +19,10 @@ fn units_that_fail_are_tried_again_whoever_else_wants_their_place() {
         let handles = join_all(submitters);
         assert_eq!(handles.len(), 3);
         assert_eq!(pool.wait_for_completion(), Completion::Done);
-        let stats = pool.stop(Stop::Drain).unwrap().stats;
+        let summary = pool.stop(Stop::Drain).unwrap();
+        let stats = &summary.stats;
         assert_eq!((stats.completed, stats.attempts, stats.retried), (3, 6, 3), "{stats:?}");
-        world.assert_ended(&pool, &handles);
+        world.assert_ended(&pool, &summary, &handles);
     });
 }
 
@@ -38,8 +33,8 @@ fn a_stop_between_two_attempts_leaves_the_unit_pending_or_ended() {
         let pool = Arc::new(world.pool(fails_first).max_workers(one_of(&[1, 2])).start().unwrap());
         let submitter = world.submitter(&pool, "a", 2, Way::Waiting);
         let stop = one_of(&[Stop::Drain, Stop::Cancel { grace: LONG }, Stop::Now]);
-        assert!(pool.stop(stop).unwrap().is_final);
-        world.assert_ended(&pool, &join_all([submitter]));
+        let summary = pool.stop(stop).unwrap();
+        world.assert_ended(&pool, &summary, &join_all([submitter]));
     });
 }
 
@@ -54,13 +49,12 @@ fn a_cancel_meets_the_end_of_a_unit_and_the_end_of_the_pool() {
             let (world, pool) = (world.clone(), Arc::clone(&pool));
             move || world.cancel(&pool, "a-0")
         });
-        let stopper = stopper(&pool, one_of(&[Stop::Cancel { grace: LONG }, Stop::Now]));
+        let summary = pool.stop(one_of(&[Stop::Cancel { grace: LONG }, Stop::Now])).unwrap();
         let handles = join_all([submitter]);
-        stopper.join().unwrap();
         if canceller.join().unwrap().is_some() {
             assert!(world.status("a-0").is_terminal(), "it was cancelled, or had ended");
         }
-        world.assert_ended(&pool, &handles);
+        world.assert_ended(&pool, &summary, &handles);
     });
 }
 
@@ -84,8 +78,8 @@ fn a_unit_that_is_cancelled_ends_while_the_pool_lives() {
             assert!(!matches!(answer, CancelAnswer::Cancelled) || unit.status == UnitStatus::Cancelled, "{answer:?}");
         }
         assert_eq!(pool.wait_for_completion(), Completion::Done);
-        pool.stop(Stop::Drain).unwrap();
-        world.assert_ended(&pool, &handles);
+        let summary = pool.stop(Stop::Drain).unwrap();
+        world.assert_ended(&pool, &summary, &handles);
     });
 }
 
@@ -105,8 +99,8 @@ fn a_new_limit_leaves_nobody_waiting_and_nobody_too_many() {
         assert_eq!(pool.wait_for_completion(), Completion::Done);
         let stats = pool.stats();
         assert!(stats.idle_workers + stats.busy_workers <= 2, "{stats:?}");
-        pool.stop(Stop::Drain).unwrap();
-        world.assert_ended(&pool, &handles);
+        let summary = pool.stop(Stop::Drain).unwrap();
+        world.assert_ended(&pool, &summary, &handles);
     });
 }
 
@@ -133,7 +127,26 @@ fn a_unit_that_two_submit_at_once_is_one_unit() {
         let handle = first.join().unwrap();
         second.join().unwrap();
         assert_eq!(pool.wait_for_completion(), Completion::Done);
-        pool.stop(Stop::Drain).unwrap();
-        world.assert_ended(&pool, &[handle]);
+        let summary = pool.stop(Stop::Drain).unwrap();
+        world.assert_ended(&pool, &summary, &[handle]);
+    });
+}
+
+#[test]
+fn places_that_were_kept_for_units_that_are_cancelled_go_to_whoever_waits() {
+    check(|| {
+        let world = World::new();
+        let workers = one_of(&[1, 2]);
+        let pool = Arc::new(world.pool(fails_first).max_workers(workers).start().unwrap());
+        let mut handles = join_all([world.submitter(&pool, "a", workers, Way::Waiting)]);
+        let waiting = [world.submitter(&pool, "b", 1, Way::Waiting), world.submitter(&pool, "c", 1, Way::Permit)];
+        for handle in &handles {
+            world.cancel(&pool, handle.id());
+        }
+        handles.extend(join_all(waiting));
+        assert_eq!(handles.len(), workers + 2);
+        assert_eq!(pool.wait_for_completion(), Completion::Done);
+        let summary = pool.stop(Stop::Drain).unwrap();
+        world.assert_ended(&pool, &summary, &handles);
     });
 }

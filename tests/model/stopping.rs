@@ -15,18 +15,17 @@ fn a_stop_meets_submissions(stop: Stop, execute: Execute) {
     let world = World::new();
     let workers = one_of(&[1, 2]);
     let pool = Arc::new(world.pool(execute).max_workers(workers).start().unwrap());
-    let first = world.submitter(&pool, "a", 2, one_of(&[Way::Waiting, Way::Permit]));
+    let first = world.submitter(&pool, "a", 2, one_of(&[Way::Waiting, Way::Permit, Way::Early]));
     let second = world.submitter(&pool, "b", 2, Way::Hoping);
     let waiter = thread::spawn({
         let pool = Arc::clone(&pool);
         move || pool.wait_for_completion()
     });
     let summary = pool.stop(stop).unwrap();
-    assert!(summary.is_final);
     let handles = join_all([first, second]);
     let completion = waiter.join().unwrap();
     assert!(matches!(completion, Completion::Done | Completion::Stopped), "{completion:?}");
-    world.assert_ended(&pool, &handles);
+    world.assert_ended(&pool, &summary, &handles);
 }
 
 #[test]
@@ -56,9 +55,9 @@ fn of_two_stops_at_once_both_return_and_the_more_urgent_counts() {
             move || pool.stop(urgent).unwrap()
         });
         // By itself it would wait for ever: nobody asks its executions to stop.
-        assert!(pool.stop(Stop::Drain).unwrap().is_final);
+        let summary = pool.stop(Stop::Drain).unwrap();
         assert!(other.join().unwrap().is_final);
-        world.assert_ended(&pool, &join_all([submitter]));
+        world.assert_ended(&pool, &summary, &join_all([submitter]));
     });
 }
 
@@ -71,8 +70,8 @@ fn a_pool_that_is_stopped_by_its_own_callback_ends() {
         let pool = Arc::new(builder.observer(move |_: &Event<'_>| handle.stop(Stop::Drain)).start().unwrap());
         let submitters = [world.submitter(&pool, "a", 2, Way::Waiting), world.submitter(&pool, "b", 1, Way::Permit)];
         let handles = join_all(submitters);
-        assert!(pool.stop(Stop::Drain).unwrap().is_final);
-        world.assert_ended(&pool, &handles);
+        let summary = pool.stop(Stop::Drain).unwrap();
+        world.assert_ended(&pool, &summary, &handles);
     });
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use shuttle::thread;
-use workcrew::{Completion, RetryPolicy, Stop};
+use workcrew::{Completion, PoolStats, RetryPolicy, Stop};
 
 use crate::checker::check;
 use crate::world::{Execute, LONG, MINUTE, Way, World, deaf, fails_first, join_all, one_of, patient, quick};
@@ -16,11 +16,12 @@ fn a_unit_in_back_off_is_tried_again_when_its_time_has_come() {
         let pool = Arc::new(builder.start().unwrap());
         let submitters = [world.submitter(&pool, "a", 2, Way::Waiting), world.submitter(&pool, "b", 1, Way::Permit)];
         let handles = join_all(submitters);
-        world.pass_time_until(|| pool.stats().pending + pool.stats().running == 0);
+        let is_done = |stats: PoolStats| stats.pending + stats.running == 0;
+        world.pass_time_until(|| is_done(pool.stats()));
         assert_eq!(pool.wait_for_completion(), Completion::Done);
-        let stats = pool.stop(Stop::Drain).unwrap().stats;
-        assert_eq!((stats.completed, stats.retried), (3, 3), "{stats:?}");
-        world.assert_ended(&pool, &handles);
+        let summary = pool.stop(Stop::Drain).unwrap();
+        assert_eq!((summary.stats.completed, summary.stats.retried), (3, 3), "{summary:?}");
+        world.assert_ended(&pool, &summary, &handles);
     });
 }
 
@@ -37,8 +38,8 @@ fn an_execution_whose_time_is_up_ends_once_whoever_notices_first() {
             world.clock.advance(MINUTE);
             thread::yield_now();
         }
-        pool.stop(one_of(&[Stop::Cancel { grace: LONG }, Stop::Now])).unwrap();
-        world.assert_ended(&pool, &join_all([submitter]));
+        let summary = pool.stop(one_of(&[Stop::Cancel { grace: LONG }, Stop::Now])).unwrap();
+        world.assert_ended(&pool, &summary, &join_all([submitter]));
     });
 }
 
@@ -51,11 +52,11 @@ fn who_has_not_stopped_when_the_grace_is_over_is_left_behind() {
         let submitter = world.submitter(&pool, "a", 2, Way::Waiting);
         let stopper = thread::spawn({
             let pool = Arc::clone(&pool);
-            move || assert!(pool.stop(Stop::Cancel { grace: MINUTE / 2 }).unwrap().is_final)
+            move || pool.stop(Stop::Cancel { grace: MINUTE / 2 }).unwrap()
         });
         // Once: after a second jump not even those would be waited for who are storing an end.
         world.clock.advance(MINUTE);
-        stopper.join().unwrap();
-        world.assert_ended(&pool, &join_all([submitter]));
+        let summary = stopper.join().unwrap();
+        world.assert_ended(&pool, &summary, &join_all([submitter]));
     });
 }

@@ -7,11 +7,11 @@ use std::time::Duration;
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::thread::{self, JoinHandle};
 use workcrew::audit::verify::Verify;
-use workcrew::clock::ManualClock;
+use workcrew::clock::{Clock, ManualClock};
 use workcrew::repository::{By, CancelAnswer};
 use workcrew::{
     Archive, Call, ExecuteError, JobId, MemoryRepository, NewJob, NewUnit, PoolPhase, PoolStats, Refusal, Repository,
-    RepositoryError, RetryPolicy, SubmitError, UnitHandle, UnitStatus, WaitError, WorkPool, WorkPoolBuilder,
+    RepositoryError, RetryPolicy, SubmitError, Summary, UnitHandle, UnitStatus, WaitError, WorkPool, WorkPoolBuilder,
     WorkResult, WorkerStatus,
 };
 
@@ -68,6 +68,8 @@ pub(crate) enum Way {
     Permit,
     /// It hopes that there is a place.
     Hoping,
+    /// It waits for a place, for a unit whose time has not come.
+    Early,
 }
 
 /// See the [module](self). Its locks are the standard library's: nothing happens under them.
@@ -137,10 +139,13 @@ impl World {
 
     /// Submits one unit. What is not taken must not be there either.
     fn submit(&self, pool: &WorkPool, id: &str, way: Way) -> Option<UnitHandle> {
-        let unit = NewUnit::new(id);
+        let mut unit = NewUnit::new(id);
+        if way == Way::Early {
+            unit = unit.not_before(self.clock.now().wall + MINUTE);
+        }
         let submitted = match way {
-            Way::Waiting if !pool.wait_for_available_slot() => return None,
-            Way::Waiting | Way::Hoping => pool.submit_work_unit(unit, "go"),
+            Way::Waiting | Way::Early if !pool.wait_for_available_slot() => return None,
+            Way::Waiting | Way::Early | Way::Hoping => pool.submit_work_unit(unit, "go"),
             Way::Permit => match pool.acquire_slot() {
                 Ok(permit) => permit.submit(unit, "go"),
                 Err(error) => {
@@ -182,9 +187,13 @@ impl World {
         }
     }
 
-    /// All that must hold once a pool was stopped that took these units, each of them once.
-    pub(crate) fn assert_ended(&self, pool: &WorkPool, handles: &[UnitHandle]) {
+    /// All that must hold once a pool has ended that took these units, each of them once.
+    pub(crate) fn assert_ended(&self, pool: &WorkPool, summary: &Summary, handles: &[UnitHandle]) {
         let stats = pool.stats();
+        assert!(summary.is_final);
+        let counts =
+            |stats: &PoolStats| (stats.accepted, stats.completed, stats.failed, stats.cancelled, stats.left_pending);
+        assert_eq!(counts(&summary.stats), counts(&stats), "what came after the end");
         assert_eq!(stats.phase, PoolPhase::Stopped);
         assert_eq!((stats.running, stats.pending, stats.lost), (0, 0, 0), "{stats:?}");
         assert_eq!((stats.idle_workers, stats.busy_workers), (0, 0), "{stats:?}");
