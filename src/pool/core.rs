@@ -132,6 +132,11 @@ impl Core {
         self.started.get_or_init(Instant::now);
     }
 
+    /// Whether the repository knows the pool.
+    pub(super) fn is_registered(&self) -> bool {
+        self.owner.get().is_some()
+    }
+
     /// Who the pool is to the repository.
     pub(super) fn owner(&self) -> OwnerId {
         *self.owner.get().expect("a pool that works has registered")

@@ -307,7 +307,10 @@ impl Round {
             .taint(self.taint)
             .startup_batch(self.startup_batch)
             .startup_batch_delay(Duration::ZERO)
-            .shutdown_grace(Duration::from_secs(5));
+            .shutdown_grace(Duration::from_secs(5))
+            // A heartbeat looks after everything: without one, whoever was not woken sleeps on.
+            .lease(Duration::from_secs(3_600))
+            .heartbeat(Duration::from_secs(1_000));
         if let Some(hook) = self.hook {
             builder = builder.init_hook(move |cancel| hook.run(cancel));
         }
@@ -476,7 +479,7 @@ impl Round {
                 let is_left = status == UnitStatus::Pending || is_cancelled;
                 assert!(is_left, "{name}: {} was left, and is {status}, {answer:?}", handle.id());
             }
-            Err(error) => panic!("{name}: {} is {status}, and its handle says: {error}", handle.id()),
+            Err(error) => panic!("{name}: {} is {status}, and its handle says: {error} {:?}", handle.id(), handle.wait_timeout(Duration::from_secs(1)).err()),
         }
     }
 
