@@ -109,15 +109,16 @@ impl Ledger {
         Arc::clone(&submission.unit)
     }
 
-    /// Ends what [`begin_submission`](Ledger::begin_submission) began; says whether somebody else still submits it.
+    /// Ends what [`begin_submission`](Ledger::begin_submission) began. Says whether the unit was claimed before whoever stored it
+    /// could say so here: then it is past waiting, and may have ended.
     pub(super) fn end_submission(&mut self, id: &str) -> bool {
         let Some(submission) = self.submitting.get_mut(id) else { return false };
         submission.callers -= 1;
-        let is_shared = submission.callers > 0;
-        if !is_shared {
+        let is_claimed = submission.is_claimed;
+        if submission.callers == 0 {
             self.submitting.remove(id);
         }
-        is_shared
+        is_claimed
     }
 
     pub(super) fn get(&self, key: UnitKey) -> Option<Arc<OpenUnit>> {
@@ -130,9 +131,9 @@ impl Ledger {
         self.submitting.get(id).map(|submission| Arc::clone(&submission.unit))
     }
 
-    /// Whether a unit that is being stored was claimed meanwhile. Then it is past waiting, and may have ended.
-    pub(super) fn is_claimed(&self, id: &str) -> bool {
-        self.submitting.get(id).is_some_and(|submission| submission.is_claimed)
+    /// Whether an open unit is being submitted once more.
+    pub(super) fn is_submitted(&self, key: UnitKey) -> bool {
+        self.open.get(&key).is_some_and(|entry| self.submitting.contains_key(entry.unit.id()))
     }
 
     /// A unit that was claimed here. One that nobody has told of yet is what those who are storing it see.
@@ -145,6 +146,11 @@ impl Ledger {
             None => Arc::new(OpenUnit::new(id)),
         };
         self.stand(key, &unit, attempt_number, Standing::Running)
+    }
+
+    /// Whether a worker has a unit.
+    pub(super) fn is_running(&self, key: UnitKey) -> bool {
+        self.open.get(&key).is_some_and(|entry| entry.standing == Standing::Running)
     }
 
     /// Whether an attempt comes after all that are known of an open unit.
@@ -267,10 +273,20 @@ impl Ledger {
         self.reporting.values().flatten().cloned().collect()
     }
 
-    /// Everything that waits leaves, because the pool stops.
+    /// Everything that waits leaves, because the pool stops; but not what is just being submitted once more: it may have been claimed
+    /// for that, and then it is executed.
     pub(super) fn leave_waiting(&mut self) -> Vec<Arc<OpenUnit>> {
-        let is_waiting = |entry: &Entry| matches!(entry.standing, Standing::Waiting { .. } | Standing::Due);
+        let is_waiting = |entry: &Entry| {
+            matches!(entry.standing, Standing::Waiting { .. } | Standing::Due)
+                && !self.submitting.contains_key(entry.unit.id())
+        };
         let keys: Vec<UnitKey> = self.open.iter().filter(|(_, entry)| is_waiting(entry)).map(|(&key, _)| key).collect();
+        keys.into_iter().filter_map(|key| self.leave(key, u32::MAX, Left::Pending)).collect()
+    }
+
+    /// Everything leaves that has not ended, because the pool has stopped.
+    pub(super) fn leave_all(&mut self) -> Vec<Arc<OpenUnit>> {
+        let keys: Vec<UnitKey> = self.open.keys().copied().collect();
         keys.into_iter().filter_map(|key| self.leave(key, u32::MAX, Left::Pending)).collect()
     }
 
@@ -285,6 +301,11 @@ impl Ledger {
     /// Whether nothing is open.
     pub(super) fn is_empty(&self) -> bool {
         self.open.is_empty() && self.reporting.is_empty()
+    }
+
+    /// Whether all that is open has ended, and only its callbacks have not.
+    pub(super) fn is_only_reporting(&self) -> bool {
+        self.open.is_empty()
     }
 
     /// How many units wait, and how many a worker has.

@@ -89,8 +89,7 @@ impl Ready {
         unit: &Arc<OpenUnit>,
         worker: WorkerNumber,
     ) -> Arc<OpenUnit> {
-        self.change(|state, wake| {
-            state.end_submission(unit, wake);
+        self.end_submission(unit, |state, _, _| {
             let unit = state.ledger.stand(attempt.unit, unit, attempt.number, Standing::Running);
             state.capacity.assign(worker, &unit);
             unit
@@ -104,18 +103,21 @@ impl Ready {
         unit: &Arc<OpenUnit>,
         times: LineTimes,
     ) -> (Arc<OpenUnit>, bool) {
-        self.change(|state, wake| {
-            let is_claimed = state.ledger.is_claimed(unit.id());
-            state.end_submission(unit, wake);
+        self.end_submission(unit, |state, wake, is_claimed| {
             if is_claimed {
                 // It was claimed as soon as it was stored, and may have ended by now.
                 state.ledger.queue.turn_away();
                 return (state.ledger.get(after.unit).unwrap_or_else(|| Arc::clone(unit)), true);
             }
-            state.ledger.queue.wait(after.unit);
-            state.ledger.totals.queued += 1;
             let standing = Standing::Waiting { until_ms: times.due_ms };
             let unit = state.ledger.stand(after.unit, unit, after.number, standing);
+            if state.ledger.is_running(after.unit) {
+                // It was in line before, and has been claimed since it was found to wait.
+                state.ledger.queue.turn_away();
+                return (unit, true);
+            }
+            state.ledger.queue.wait(after.unit);
+            state.ledger.totals.queued += 1;
             if let Some(deadline_ms) = times.deadline_ms {
                 wake.supervisor |= state.timers.set(deadline_ms, Alarm::QueueTimeout(after.unit));
             }
@@ -162,8 +164,7 @@ impl Ready {
         unit: &Arc<OpenUnit>,
         until_ms: i64,
     ) -> (Arc<OpenUnit>, bool) {
-        self.change(|state, wake| {
-            state.end_submission(unit, wake);
+        self.end_submission(unit, |state, wake, _| {
             let unit = state.ledger.stand(after.unit, unit, after.number, Standing::Waiting { until_ms });
             (unit, state.waits(after, until_ms, wake))
         })
@@ -171,10 +172,7 @@ impl Ready {
 
     /// The unit runs already. Returns what is known of it here; if it is another's, it is watched.
     pub(in crate::pool) fn submission_attaches(&self, key: UnitKey, unit: &Arc<OpenUnit>) -> Arc<OpenUnit> {
-        self.change(|state, wake| {
-            state.end_submission(unit, wake);
-            state.ledger.attach(key, unit)
-        })
+        self.end_submission(unit, |state, _, _| state.ledger.attach(key, unit))
     }
 
     /// The units that others execute and somebody here waits for.
@@ -189,9 +187,21 @@ impl Ready {
 
     /// Nothing came of it.
     pub(in crate::pool) fn submission_ends(&self, unit: &Arc<OpenUnit>) {
-        self.change(|state, wake| {
-            state.end_submission(unit, wake);
+        self.end_submission(unit, |_, _, _| ());
+    }
+
+    /// Notes what became of a unit that was submitted. The section also hears whether it was claimed meanwhile.
+    fn end_submission<T>(&self, unit: &Arc<OpenUnit>, section: impl FnOnce(&mut State, &mut Wake, bool) -> T) -> T {
+        let (answer, left) = self.change(|state, wake| {
+            state.submissions -= 1;
+            let is_claimed = state.ledger.end_submission(unit.id());
+            let answer = section(state, wake, is_claimed);
+            (answer, state.leave_if_stopping(wake))
         });
+        for unit in left {
+            unit.leave(Left::Pending);
+        }
+        answer
     }
 
     /// Takes places for units that are due, at most one for each of them.
@@ -337,16 +347,22 @@ impl State {
         self.ledger.begin_submission(id)
     }
 
-    fn end_submission(&mut self, unit: &Arc<OpenUnit>, wake: &mut Wake) {
-        self.submissions -= 1;
-        wake.supervisor = self.phase == PoolPhase::Draining;
-        self.ledger.end_submission(unit.id());
+    /// Whatever waits leaves if the pool stops, also if it did not before because it was being submitted.
+    fn leave_if_stopping(&mut self, wake: &mut Wake) -> Vec<Arc<OpenUnit>> {
+        if self.is_open() {
+            return Vec::new();
+        }
+        (wake.settled, wake.supervisor) = (true, true);
+        self.ledger.leave_waiting()
     }
 
     /// A unit has begun to wait, for which there must be time left.
     fn waits(&mut self, after: AttemptKey, until_ms: i64, wake: &mut Wake) -> bool {
         if !self.is_open() {
             (wake.settled, wake.supervisor) = (true, true);
+            if self.ledger.is_submitted(after.unit) {
+                return true;
+            }
             return self.ledger.leave(after.unit, after.number, Left::Pending).is_none();
         }
         wake.supervisor |= self.timers.set(until_ms, Alarm::Retry(after.unit));
