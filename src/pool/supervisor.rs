@@ -11,7 +11,7 @@ use super::execution::Execution;
 use super::ledger::Left;
 use super::ready::Stop;
 use super::timers::Alarm;
-use super::{crew, panics, slot};
+use super::{claimer, crew, panics, slot};
 use crate::executor::CancelReason;
 use crate::sync::thread::JoinHandle;
 
@@ -135,7 +135,9 @@ impl Stopping {
         if state.busy == 0 || self.is_grace_over {
             slot::retire(core, core.ready.retire_idle());
         }
-        let is_quiet = !state.has_open_units || self.is_grace_over;
+        // A callback may take for ever. Whoever has brought an attempt to its end is about to tell, unless it cannot.
+        let is_quiet =
+            !state.has_open_units || (self.is_grace_over && !state.has_untold_units) || self.is_patience_over;
         let is_hook_over = self.is_start_grace_over || core.ready.is_hook_over();
         state.busy == 0 && state.live == 0 && is_quiet && is_hook_over
     }
@@ -163,7 +165,10 @@ impl Stopping {
     fn ask_all(&mut self, core: &Core, grace: Duration) {
         let grace_ms = core.in_ms(grace);
         if self.grace_ms.is_none_or(|before_ms| grace_ms < before_ms) {
-            self.grace_ms = Some(grace_ms);
+            if let Some(before_ms) = self.grace_ms.replace(grace_ms) {
+                // Rung twice, it would not spare those who are storing.
+                core.ready.clear_alarm(before_ms, Alarm::StopGrace);
+            }
             core.ready.set_alarm(grace_ms, Alarm::StopGrace);
         }
         for cell in core.registry.snapshot() {
@@ -200,8 +205,22 @@ fn leave(core: &Core, cell: &WorkerCell, spare: Spare) {
     if let Some(execution) = execution {
         log::warn!("unit {}: its executor did not stop, the thread is left behind", execution.claim.unit.id);
         execution.closed();
-        if core.ready.unit_leaves(execution.claim.lease.attempt(), Left::Pending).is_some() {
-            execution.unit.leave(Left::Pending);
+        tell_left(core, &execution);
+    }
+}
+
+/// Says what became of a unit that was given back with its worker: it waits, or has ended if somebody had asked for that.
+fn tell_left(core: &Core, execution: &Execution) {
+    let (attempt, unit_id) = (execution.claim.lease.attempt(), execution.claim.lease.unit_id.as_str());
+    let stored = panics::contain("reading what was given back", || core.repository().unit(core.job.id, unit_id));
+    match stored {
+        Some(Ok(stored)) if stored.status.is_terminal() => {
+            claimer::ended(core, attempt, stored.status);
+        }
+        _ => {
+            if core.ready.unit_leaves(attempt, Left::Pending).is_some() {
+                execution.unit.leave(Left::Pending);
+            }
         }
     }
 }

@@ -77,6 +77,8 @@ pub(in crate::pool) struct StopState {
     pub(in crate::pool) busy: usize,
     pub(in crate::pool) live: usize,
     pub(in crate::pool) has_open_units: bool,
+    /// Whether some of those wait for more than their callbacks.
+    pub(in crate::pool) has_untold_units: bool,
 }
 
 impl Ready {
@@ -133,10 +135,11 @@ impl Ready {
             busy: busy + state.submissions,
             live: state.capacity.live(),
             has_open_units: !state.ledger.is_empty(),
+            has_untold_units: !state.ledger.is_only_reporting(),
         })
     }
 
-    /// The pool has stopped. Returns the units whose callbacks were not waited for, and how they ended.
+    /// The pool has stopped. Returns the units that were not waited for, and how they left.
     pub(in crate::pool) fn end(&self) -> Vec<(Arc<OpenUnit>, Left)> {
         self.change(|state, wake| {
             if state.phase != PoolPhase::InitFailed {
@@ -144,7 +147,10 @@ impl Ready {
             }
             state.is_over = true;
             (wake.all_slots, wake.settled) = (true, true);
-            state.ledger.reporting()
+            let mut left = state.ledger.reporting();
+            // Whoever was to tell of these is stuck: they have gone back with the pool.
+            left.extend(state.ledger.leave_all().into_iter().map(|unit| (unit, Left::Pending)));
+            left
         })
     }
 
