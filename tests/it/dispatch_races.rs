@@ -2,7 +2,7 @@
 //!
 //! The seed is printed; `WORKCREW_SEED` repeats the choices of every round, though not their interleaving.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -74,9 +74,9 @@ impl Watch {
             while is_needed.strong_count() > 0 {
                 thread::park_timeout(PATIENCE / 10);
                 let rounds = watched.lock().unwrap();
-                if let Some((round, _)) = rounds.values().find(|(_, began)| began.elapsed() > PATIENCE) {
+                if let Some(&(round, _)) = rounds.values().find(|(_, began)| began.elapsed() > PATIENCE) {
                     // Not by a macro, whose output the harness would keep for itself.
-                    let _ = writeln!(std::io::stderr(), "WORKCREW_SEED={seed}: round {round} hangs");
+                    let _ = writeln!(std::io::stderr(), "{} hangs", Round::new(seed, round).name);
                     std::process::abort();
                 }
             }
@@ -188,8 +188,8 @@ struct Fate {
     starts: AtomicUsize,
     begun: AtomicUsize,
     handles: Mutex<Vec<UnitHandle>>,
-    /// Units that a cancel ended at once.
-    cancelled: Mutex<BTreeMap<String, CancelAnswer>>,
+    /// Units that were cancelled at once, or after they had been left.
+    cancelled: Mutex<BTreeSet<String>>,
     /// Units whose execution began although their handles had resolved, and which nobody had asked to stop.
     too_late: Mutex<Vec<String>>,
 }
@@ -242,8 +242,15 @@ fn any_act(random: &mut Random, has_pool: bool) -> Act {
 impl fmt::Display for Round {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Round { scaling, workers, max_queue_size, retry, taint, startup_batch, hook, fate, moment, way, .. } = self;
-        write!(f, "{scaling:?}, {workers:?} workers, {max_queue_size} in line, {retry:?}, taint {taint:?}, batches of ")?;
-        write!(f, "{startup_batch}, {hook:?}, {:?}, 1/{} fail, {moment:?}, {way:?}, ", fate.plans, fate.start_failures)?;
+        write!(
+            f,
+            "{scaling:?}, {workers:?} workers, {max_queue_size} in line, {retry:?}, taint {taint:?}, batches of "
+        )?;
+        write!(
+            f,
+            "{startup_batch}, {hook:?}, {:?}, 1/{} fail, {moment:?}, {way:?}, ",
+            fate.plans, fate.start_failures
+        )?;
         write!(f, "{:?}", self.acts)
     }
 }
@@ -428,8 +435,13 @@ impl Round {
     }
 
     fn cancel(&self, handle: &PoolHandle, number: usize) {
-        if let Some(Ok(answer)) = handle.cancel(&unit_name(number), By::whom("a test")) {
-            self.fate.cancelled.lock().unwrap().insert(unit_name(number), answer);
+        let id = unit_name(number);
+        let Some(Ok(answer)) = handle.cancel(&id, By::whom("a test")) else { return };
+        let is_open = |handle: &UnitHandle| handle.id() == id && !handle.is_done();
+        // One that was left may be on its way back, and is cancelled when it has arrived.
+        let was_left = || !self.fate.handles.lock().unwrap().iter().any(is_open);
+        if answer == CancelAnswer::Cancelled || was_left() {
+            self.fate.cancelled.lock().unwrap().insert(id.clone());
         }
     }
 
@@ -474,12 +486,11 @@ impl Round {
             Ok(unit) => assert!(unit.status.is_terminal(), "{name}: {} ended as {}", handle.id(), unit.status),
             Err(WaitError::LeftPending) => {
                 // What was left may be cancelled by anybody.
-                let answer = self.fate.cancelled.lock().unwrap().get(handle.id()).copied();
-                let is_cancelled = status == UnitStatus::Cancelled && answer == Some(CancelAnswer::Cancelled);
-                let is_left = status == UnitStatus::Pending || is_cancelled;
-                assert!(is_left, "{name}: {} was left, and is {status}, {answer:?}", handle.id());
+                let is_cancelled = || self.fate.cancelled.lock().unwrap().contains(handle.id());
+                let is_left = status == UnitStatus::Pending || (status == UnitStatus::Cancelled && is_cancelled());
+                assert!(is_left, "{name}: {} was left, and is {status}", handle.id());
             }
-            Err(error) => panic!("{name}: {} is {status}, and its handle says: {error} {:?}", handle.id(), handle.wait_timeout(Duration::from_secs(1)).err()),
+            Err(error) => panic!("{name}: {} is {status}, and its handle says: {error}", handle.id()),
         }
     }
 
