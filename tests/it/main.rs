@@ -8,6 +8,7 @@ mod crash;
 mod damage;
 mod dispatch_moments;
 mod dispatch_races;
+mod dispatch_storm;
 mod exact;
 mod examples;
 mod faulty;
