@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::Write as _;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -187,8 +187,9 @@ struct Fate {
     start_failures: usize,
     starts: AtomicUsize,
     begun: AtomicUsize,
+    is_stopping: AtomicBool,
     handles: Mutex<Vec<UnitHandle>>,
-    /// Units that were cancelled at once, or after they had been left.
+    /// Units that were cancelled at once, or when they may have been left already.
     cancelled: Mutex<BTreeSet<String>>,
     /// Units whose execution began although their handles had resolved, and which nobody had asked to stop.
     too_late: Mutex<Vec<String>>,
@@ -322,8 +323,11 @@ impl Round {
             builder = builder.init_hook(move |cancel| hook.run(cancel));
         }
         if let Way::Callback(stop, _) = self.way {
-            let handle = builder.handle();
-            builder = builder.on_unit_complete(move |_, _| handle.stop(stop));
+            let (handle, fate) = (builder.handle(), Arc::clone(&self.fate));
+            builder = builder.on_unit_complete(move |_, _| {
+                fate.is_stopping.store(true, Ordering::SeqCst);
+                handle.stop(stop);
+            });
         }
         builder
     }
@@ -393,6 +397,7 @@ impl Round {
             Moment::Executions(count) => until(|| self.fate.begun.load(Ordering::Relaxed) >= count || is_over()),
             Moment::AllIn => until(|| are_all_in() || is_over()),
         }
+        self.fate.is_stopping.store(true, Ordering::SeqCst);
     }
 
     /// Does what a thread does that brings units.
@@ -437,11 +442,9 @@ impl Round {
     fn cancel(&self, handle: &PoolHandle, number: usize) {
         let id = unit_name(number);
         let Some(Ok(answer)) = handle.cancel(&id, By::whom("a test")) else { return };
-        let is_open = |handle: &UnitHandle| handle.id() == id && !handle.is_done();
-        // One that was left may be on its way back, and is cancelled when it has arrived.
-        let was_left = || !self.fate.handles.lock().unwrap().iter().any(is_open);
-        if answer == CancelAnswer::Cancelled || was_left() {
-            self.fate.cancelled.lock().unwrap().insert(id.clone());
+        // What a stop has left may be on its way back, and is cancelled when it has arrived.
+        if answer == CancelAnswer::Cancelled || self.fate.is_stopping.load(Ordering::SeqCst) {
+            self.fate.cancelled.lock().unwrap().insert(id);
         }
     }
 
@@ -546,6 +549,7 @@ impl Fate {
             start_failures: pick(random, &[0, 0, 0, 2, 1]),
             starts: AtomicUsize::new(0),
             begun: AtomicUsize::new(0),
+            is_stopping: AtomicBool::new(false),
             handles: Mutex::default(),
             cancelled: Mutex::default(),
             too_late: Mutex::default(),
