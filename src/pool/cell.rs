@@ -245,6 +245,10 @@ impl WorkerCell {
             return LateStart::Not;
         }
         let Some(Starting { cancel, .. }) = state.end_start(self.number, ready) else { return LateStart::Not };
+        if state.status.is_ended() {
+            // It was left behind with its unit, and is counted: its thread is only to be told.
+            return LateStart::Ended(cancel);
+        }
         state.has_crashed = true;
         if let Some(current) = &state.current {
             return LateStart::WithUnit { run: current.execution.run, cancel };

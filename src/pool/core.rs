@@ -19,7 +19,7 @@ use super::registry::Registry;
 use super::reporter::Report;
 use super::stats::Summary;
 use super::timers::due_ms;
-use super::{inside, slot};
+use super::{claimer, inside, slot};
 use crate::attempt::{AttemptReport, Provenance};
 use crate::clock::Clock;
 use crate::error::RepositoryError;
@@ -132,6 +132,11 @@ impl Core {
         self.started.get_or_init(Instant::now);
     }
 
+    /// Whether the repository knows the pool.
+    pub(super) fn is_registered(&self) -> bool {
+        self.owner.get().is_some()
+    }
+
     /// Who the pool is to the repository.
     pub(super) fn owner(&self) -> OwnerId {
         *self.owner.get().expect("a pool that works has registered")
@@ -203,8 +208,14 @@ impl Core {
         let execution = Arc::new(Execution::new(self, claim, Arc::clone(unit)));
         if let Err(execution) = cell.hand_over(execution) {
             let lease = &execution.claim.lease;
-            if let Err(error) = self.repository().release(lease, None, "its worker was gone") {
-                log::warn!("unit {}: could not be given back: {error}", lease.unit_id);
+            match self.repository().release(lease, None, "its worker was gone") {
+                // Somebody had asked for that.
+                Ok(closed) if closed.status.is_terminal() => {
+                    claimer::ended(self, lease.attempt(), closed.status);
+                    return;
+                }
+                Ok(_) => {}
+                Err(error) => log::warn!("unit {}: could not be given back: {error}", lease.unit_id),
             }
             self.wait_until(&execution, self.now_ms());
         }

@@ -21,6 +21,7 @@ use super::ledger::Left;
 use super::observe::Event;
 use super::open_unit::OpenUnit;
 use super::ready::{LineTimes, Place};
+use super::stats::PoolPhase;
 use super::submit;
 use super::timers::due_ms;
 use crate::attempt::AttemptKey;
@@ -45,6 +46,11 @@ fn put_in_place(core: &Arc<Core>, unit: &NewUnit) -> Result<Arc<OpenUnit>, Refus
     let (place, open) = core.ready.begin_enqueuing(&unit.id)?;
     if let Place::Worker(taken) = place {
         return submit::give_to_worker(core, taken, &open, unit);
+    }
+    // Another thread is about to start the pool, and nobody can wait for what the repository does not know yet.
+    if !core.is_registered() {
+        turn_away(core, &open);
+        return Err(Refusal::NotReady(PoolPhase::Initializing));
     }
     loop {
         let changes = core.ready.changes(&unit.id);

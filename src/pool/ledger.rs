@@ -109,15 +109,13 @@ impl Ledger {
         Arc::clone(&submission.unit)
     }
 
-    /// Ends what [`begin_submission`](Ledger::begin_submission) began; says whether somebody else still submits it.
-    pub(super) fn end_submission(&mut self, id: &str) -> bool {
-        let Some(submission) = self.submitting.get_mut(id) else { return false };
+    /// Ends what [`begin_submission`](Ledger::begin_submission) began.
+    pub(super) fn end_submission(&mut self, id: &str) {
+        let Some(submission) = self.submitting.get_mut(id) else { return };
         submission.callers -= 1;
-        let is_shared = submission.callers > 0;
-        if !is_shared {
+        if submission.callers == 0 {
             self.submitting.remove(id);
         }
-        is_shared
     }
 
     pub(super) fn get(&self, key: UnitKey) -> Option<Arc<OpenUnit>> {
@@ -138,6 +136,11 @@ impl Ledger {
     /// How often a unit has begun or left here while it is being submitted.
     pub(super) fn changes(&self, id: &str) -> u64 {
         self.submitting.get(id).map_or(0, |submission| submission.changes)
+    }
+
+    /// Whether an open unit is being submitted once more.
+    pub(super) fn is_submitted(&self, key: UnitKey) -> bool {
+        self.open.get(&key).is_some_and(|entry| self.submitting.contains_key(entry.unit.id()))
     }
 
     /// A unit that was claimed here. One that nobody has told of yet is what those who are storing it see.
@@ -272,19 +275,22 @@ impl Ledger {
         self.reporting.values().flatten().cloned().collect()
     }
 
-    /// Everything that waits leaves, because the pool stops.
+    /// Everything that waits leaves, because the pool stops; but not what is just being submitted once more: it may have been claimed
+    /// for that, and then it is executed.
     pub(super) fn leave_waiting(&mut self) -> Vec<Arc<OpenUnit>> {
-        self.leave_pending(|entry| matches!(entry.standing, Standing::Waiting { .. } | Standing::Due))
+        self.leave_pending(|entry, is_submitted| entry.standing != Standing::Running && !is_submitted)
     }
 
     /// Everything leaves that is still open, because nobody works any more.
     pub(super) fn leave_all(&mut self) -> Vec<Arc<OpenUnit>> {
-        self.leave_pending(|_| true)
+        self.leave_pending(|_, _| true)
     }
 
-    fn leave_pending(&mut self, is_meant: impl Fn(&Entry) -> bool) -> Vec<Arc<OpenUnit>> {
-        let keys: BTreeSet<UnitKey> =
-            self.open.iter().filter(|(_, entry)| is_meant(entry)).map(|(&key, _)| key).collect();
+    /// Leaves what is meant, by what is known of it and by whether it is being submitted once more.
+    fn leave_pending(&mut self, is_meant: impl Fn(&Entry, bool) -> bool) -> Vec<Arc<OpenUnit>> {
+        let is_submitted = |entry: &Entry| self.submitting.contains_key(entry.unit.id());
+        let meant = self.open.iter().filter(|(_, entry)| is_meant(entry, is_submitted(entry)));
+        let keys: BTreeSet<UnitKey> = meant.map(|(&key, _)| key).collect();
         keys.into_iter().filter_map(|key| self.leave(key, u32::MAX, Left::Pending)).collect()
     }
 
@@ -299,6 +305,11 @@ impl Ledger {
     /// Whether nothing is open.
     pub(super) fn is_empty(&self) -> bool {
         self.open.is_empty() && self.reporting.is_empty()
+    }
+
+    /// Whether all that is open has ended, and only its callbacks have not.
+    pub(super) fn is_only_reporting(&self) -> bool {
+        self.open.is_empty()
     }
 
     /// How many units wait, and how many a worker has.

@@ -131,7 +131,9 @@ impl Stopping {
         if state.busy == 0 || self.is_grace_over {
             slot::retire(core, core.ready.retire_idle());
         }
-        let is_quiet = !state.has_open_units || self.is_grace_over;
+        // A callback may take for ever. Whoever has brought an attempt to its end is about to tell, unless it cannot.
+        let is_quiet =
+            !state.has_open_units || (self.is_grace_over && !state.has_untold_units) || self.is_patience_over;
         let is_hook_over = self.is_start_grace_over || core.ready.is_hook_over();
         state.busy == 0 && state.live == 0 && is_quiet && is_hook_over
     }
@@ -159,7 +161,10 @@ impl Stopping {
     fn ask_all(&mut self, core: &Core, grace: Duration) {
         let grace_ms = core.in_ms(grace);
         if self.grace_ms.is_none_or(|before_ms| grace_ms < before_ms) {
-            self.grace_ms = Some(grace_ms);
+            if let Some(before_ms) = self.grace_ms.replace(grace_ms) {
+                // Rung twice, it would not spare those who are storing.
+                core.ready.clear_alarm(before_ms, Alarm::StopGrace);
+            }
             core.ready.set_alarm(grace_ms, Alarm::StopGrace);
         }
         for cell in core.registry.snapshot() {

@@ -77,6 +77,8 @@ pub(in crate::pool) struct StopState {
     pub(in crate::pool) busy: usize,
     pub(in crate::pool) live: usize,
     pub(in crate::pool) has_open_units: bool,
+    /// Whether some of those wait for more than their callbacks.
+    pub(in crate::pool) has_untold_units: bool,
 }
 
 impl Ready {
@@ -134,6 +136,7 @@ impl Ready {
             busy: busy + state.submissions,
             live: state.capacity.live(),
             has_open_units: !state.ledger.is_empty(),
+            has_untold_units: !state.ledger.is_only_reporting(),
         })
     }
 

@@ -89,8 +89,7 @@ impl Ready {
         unit: &Arc<OpenUnit>,
         worker: WorkerNumber,
     ) -> Arc<OpenUnit> {
-        self.change(|state, wake| {
-            state.end_submission(unit, wake);
+        self.end_submission(unit, |state, _| {
             let unit = state.ledger.stand(attempt.unit, unit, attempt.number, Standing::Running);
             state.capacity.assign(worker, &unit);
             unit
@@ -111,11 +110,8 @@ impl Ready {
         times: LineTimes,
         changes: u64,
     ) -> Option<(Arc<OpenUnit>, bool)> {
-        self.change(|state, wake| {
-            if state.ledger.changes(unit.id()) != changes {
-                return None;
-            }
-            state.end_submission(unit, wake);
+        let is_news = |state: &State| state.ledger.changes(unit.id()) != changes;
+        self.end_submission_unless(is_news, unit, |state, wake| {
             // What waits here already, in line or to be tried again, needs no place of its own.
             if state.ledger.is_open(after.unit) {
                 state.ledger.queue.turn_away();
@@ -129,11 +125,11 @@ impl Ready {
                 wake.supervisor |= state.timers.set(deadline_ms, Alarm::QueueTimeout(after.unit));
             }
             if times.due_ms > times.now_ms || !state.is_open() {
-                return Some((unit, state.waits(after, times.due_ms, wake)));
+                return (unit, state.waits(after, times.due_ms, wake));
             }
             state.ledger.fall_due(after.unit, times.now_ms);
             wake.claimer = state.may_start() && state.capacity.free() > 0;
-            Some((unit, true))
+            (unit, true)
         })
     }
 
@@ -145,13 +141,10 @@ impl Ready {
         unit: &Arc<OpenUnit>,
         changes: u64,
     ) -> Option<Arc<OpenUnit>> {
-        self.change(|state, wake| {
-            if state.ledger.get(key).is_none() && state.ledger.changes(unit.id()) != changes {
-                return None;
-            }
+        let has_left = |state: &State| state.ledger.get(key).is_none() && state.ledger.changes(unit.id()) != changes;
+        self.end_submission_unless(has_left, unit, |state, _| {
             state.ledger.queue.turn_away();
-            state.end_submission(unit, wake);
-            Some(state.ledger.attach(key, unit))
+            state.ledger.attach(key, unit)
         })
     }
 
@@ -195,8 +188,7 @@ impl Ready {
         unit: &Arc<OpenUnit>,
         until_ms: i64,
     ) -> (Arc<OpenUnit>, bool) {
-        self.change(|state, wake| {
-            state.end_submission(unit, wake);
+        self.end_submission(unit, |state, wake| {
             let unit = state.ledger.stand(after.unit, unit, after.number, Standing::Waiting { until_ms });
             (unit, state.waits(after, until_ms, wake))
         })
@@ -204,10 +196,7 @@ impl Ready {
 
     /// The unit runs already. Returns what is known of it here; if it is another's, it is watched.
     pub(in crate::pool) fn submission_attaches(&self, key: UnitKey, unit: &Arc<OpenUnit>) -> Arc<OpenUnit> {
-        self.change(|state, wake| {
-            state.end_submission(unit, wake);
-            state.ledger.attach(key, unit)
-        })
+        self.end_submission(unit, |state, _| state.ledger.attach(key, unit))
     }
 
     /// The units that others execute and somebody here waits for.
@@ -222,9 +211,29 @@ impl Ready {
 
     /// Nothing came of it.
     pub(in crate::pool) fn submission_ends(&self, unit: &Arc<OpenUnit>) {
-        self.change(|state, wake| {
-            state.end_submission(unit, wake);
-        });
+        self.end_submission(unit, |_, _| ());
+    }
+
+    /// Notes what became of a unit that was submitted.
+    fn end_submission<T>(&self, unit: &Arc<OpenUnit>, section: impl FnOnce(&mut State, &mut Wake) -> T) -> T {
+        let (answer, left) = self.change(|state, wake| state.end_submission(unit, wake, section));
+        leave_pending(left);
+        answer
+    }
+
+    /// The same, unless what was found out about it is no longer so: then `None`, and it is still being submitted.
+    fn end_submission_unless<T>(
+        &self,
+        is_outdated: impl FnOnce(&State) -> bool,
+        unit: &Arc<OpenUnit>,
+        section: impl FnOnce(&mut State, &mut Wake) -> T,
+    ) -> Option<T> {
+        let (answer, left) = self.change(|state, wake| match is_outdated(state) {
+            true => None,
+            false => Some(state.end_submission(unit, wake, section)),
+        })?;
+        leave_pending(left);
+        Some(answer)
     }
 
     /// Takes places for units that are due, at most one for each of them.
@@ -387,20 +396,46 @@ impl State {
         self.ledger.begin_submission(id)
     }
 
-    fn end_submission(&mut self, unit: &Arc<OpenUnit>, wake: &mut Wake) {
+    /// Notes what became of a unit that was submitted. Returns also what leaves because of that.
+    fn end_submission<T>(
+        &mut self,
+        unit: &Arc<OpenUnit>,
+        wake: &mut Wake,
+        section: impl FnOnce(&mut State, &mut Wake) -> T,
+    ) -> (T, Vec<Arc<OpenUnit>>) {
         self.submissions -= 1;
-        wake.supervisor = self.phase == PoolPhase::Draining;
         self.ledger.end_submission(unit.id());
+        let answer = section(self, wake);
+        (answer, self.leave_if_stopping(wake))
+    }
+
+    /// Whatever waits leaves if the pool stops, also if it did not before because it was being submitted.
+    fn leave_if_stopping(&mut self, wake: &mut Wake) -> Vec<Arc<OpenUnit>> {
+        if self.is_open() {
+            return Vec::new();
+        }
+        (wake.settled, wake.supervisor) = (true, true);
+        self.ledger.leave_waiting()
     }
 
     /// A unit has begun to wait, for which there must be time left.
     fn waits(&mut self, after: AttemptKey, until_ms: i64, wake: &mut Wake) -> bool {
         if !self.is_open() {
             (wake.settled, wake.supervisor) = (true, true);
+            if self.ledger.is_submitted(after.unit) {
+                return true;
+            }
             return self.ledger.leave(after.unit, after.number, Left::Pending).is_none();
         }
         wake.supervisor |= self.timers.set(until_ms, Alarm::Retry(after.unit));
         wake.settled = self.hold.is_some();
         true
+    }
+}
+
+/// Tells those who wait for units that these stay PENDING.
+fn leave_pending(units: Vec<Arc<OpenUnit>>) {
+    for unit in units {
+        unit.leave(Left::Pending);
     }
 }

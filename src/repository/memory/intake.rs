@@ -1,5 +1,6 @@
 //! From the caller into somebody's hands: create, insert, submit, claim.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -206,10 +207,14 @@ impl Store {
         };
         let of_job = self.units.values().filter(|unit| unit.job_id == request.job_id);
         let claimable = of_job.filter(|unit| unit.is_claimable(now) && may_have(unit));
-        let mut keys: Vec<UnitKey> = claimable.map(|unit| unit.key).collect();
-        self.sort_by_turn(&mut keys);
-        keys.truncate(request.slots.len());
-        keys
+        // Thousands may wait where one is wanted: only those are sorted.
+        let mut turns: Vec<_> = claimable.map(|unit| (Reverse(unit.priority), unit.key)).collect();
+        if request.slots.len() < turns.len() {
+            turns.select_nth_unstable(request.slots.len());
+            turns.truncate(request.slots.len());
+        }
+        turns.sort_unstable();
+        turns.into_iter().map(|(_, key)| key).collect()
     }
 
     /// The units whose leases ran out and which can be claimed again.
