@@ -153,7 +153,8 @@ fn a_thread_that_is_left_behind_while_its_worker_comes_up_for_a_unit_is_counted_
     // Two graces are over at the same time: for those on their way up, and for those who execute.
     let stats = pool.stop(Stop::Cancel { grace: Duration::ZERO }).unwrap().stats;
     assert!(matches!(handle.wait_timeout(LONG), Err(WaitError::LeftPending)));
-    assert_eq!((stats.abandoned_threads, stats.left_pending), (1, 1), "{stats:?}");
+    // The thread that was to give the unit back may not have been waited for either.
+    assert!((1..=2).contains(&stats.abandoned_threads) && stats.left_pending == 1, "{stats:?}");
     starts.open();
     while pool.stats().abandoned_threads > 0 {
         thread::yield_now();

@@ -100,7 +100,9 @@ fn places_that_come_free_are_filled_until_there_is_none_or_nothing_waits() {
             let calls = stage.next_many(if left == 0 { 2 } else { 3 });
             seen.extend(calls.iter().map(|call| call.id.clone()));
             assert!(stage.is_empty());
-            assert_eq!((pool.stats().queue_size, pool.busy_count()), (left, calls.len()));
+            assert_eq!(pool.stats().queue_size, left);
+            // Whoever got nothing more may have yet to say that it is done.
+            until(|| pool.busy_count() == calls.len());
         }
         assert_eq!(seen, ["0", "1", "2", "3", "4", "5", "6", "7"]);
         assert_eq!(pool.wait_for_completion(), Completion::Done);

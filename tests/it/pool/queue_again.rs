@@ -468,7 +468,7 @@ fn a_unit_whose_claim_was_lost_here_is_executed_when_it_is_enqueued() {
     faulty.on(Verb::ChangeWorker, Fault::ErrorAlways);
     let error = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap_err();
     assert!(matches!(&error.reason, Refusal::Repository(error) if !error.is_rejection()), "{error:?}");
-    until(|| faulty.calls(Verb::ChangeWorker) > 4);
+    until(|| faulty.calls(Verb::ChangeWorker) >= 4);
     faulty.heal(Verb::ChangeWorker);
     until(|| pool.stats().free_slots == 1);
     assert_eq!(world.status("a"), UnitStatus::Processing);
