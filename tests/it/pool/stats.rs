@@ -88,14 +88,16 @@ fn the_numbers_have_the_names_that_others_know_and_can_be_read_back() {
     }
     let workers = told["workers"].as_object().unwrap();
     assert_eq!(workers.keys().collect::<Vec<_>>(), ["w1"]);
-    let expected = json!({ "id": "w1", "status": "BUSY", "current_run": "runs", "completed": 1, "failed": 1 });
+    let expected =
+        json!({ "id": "w1", "status": "BUSY", "current_run": "runs", "load": 1, "completed": 1, "failed": 1 });
     assert_eq!(workers["w1"], expected);
     assert_eq!(serde_json::from_value::<PoolStats>(told).unwrap(), stats);
 
     drop(call);
     pool.wait_for_completion();
     let told = serde_json::to_value(pool.stats()).unwrap();
-    let expected = json!({ "id": "w1", "status": "READY", "current_run": null, "completed": 2, "failed": 1 });
+    let expected =
+        json!({ "id": "w1", "status": "READY", "current_run": null, "load": 0, "completed": 2, "failed": 1 });
     assert_eq!(told["workers"]["w1"], expected);
     assert_eq!((&told["idle_workers"], &told["processing_workers"]), (&json!(1), &json!(0)));
     let summary = pool.stop(Stop::Drain).unwrap();
@@ -225,7 +227,7 @@ fn what_a_worker_did_counts_when_it_has_gone() {
     // 001-F83
     let world = World::new();
     let (part, stage) = stage();
-    let pool = world.pool(part).max_workers(1).max_units_per_worker(1).up();
+    let pool = world.pool(part).max_workers(2).max_units_per_worker(1).up();
     for (count, id) in (1..).zip(["a", "b", "c"]) {
         let handle = enqueue(&pool, id);
         stage.next().succeed("done");
