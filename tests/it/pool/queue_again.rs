@@ -14,7 +14,8 @@ use workcrew::{
 };
 
 use super::queue::{busy, enqueue, is_unknown};
-use super::{World, next, stage, tells_outcomes, until};
+use super::stage::Played;
+use super::{Stage, World, next, stage, tells_outcomes, until};
 use crate::support::Up as _;
 
 /// The world's clock, which one thread can read only once the gate is open: it stops there between two steps of the pool.
@@ -25,6 +26,15 @@ struct SlowClock {
 }
 
 const SLOW: &str = "slow";
+
+/// The next execution, for which time passes; not so fast that a worker would be too late to come up.
+fn next_in_time(world: &World, stage: &Stage) -> Played {
+    until(|| {
+        world.clock.advance(Duration::from_millis(10));
+        !stage.is_empty()
+    });
+    stage.next()
+}
 
 impl Clock for SlowClock {
     fn now(&self) -> Moment {
@@ -392,11 +402,7 @@ fn a_repository_that_panics_takes_no_place_with_it() {
     faulty.on(Verb::Claim, Fault::ErrorOnce);
     drop(call);
     // The claimer looks again after a while.
-    until(|| {
-        world.clock.advance(Duration::from_secs(1));
-        !stage.is_empty()
-    });
-    drop(stage.next());
+    drop(next_in_time(&world, &stage));
     assert_eq!(handle.wait().unwrap().status, UnitStatus::Completed);
     pool.stop(Stop::Drain).unwrap();
     world.assert_clean();
@@ -416,11 +422,7 @@ fn a_claim_that_fails_leaves_the_queue_as_it_was() {
         drop(call);
         until(|| faulty.calls(Verb::Claimed) > 0);
         for id in ["a", "b"] {
-            until(|| {
-                world.clock.advance(Duration::from_secs(1));
-                !stage.is_empty()
-            });
-            assert_eq!(stage.next().id, id);
+            assert_eq!(next_in_time(&world, &stage).id, id);
         }
         for handle in handles {
             assert_eq!(handle.wait().unwrap().status, UnitStatus::Completed);
@@ -476,11 +478,7 @@ fn a_unit_whose_claim_was_lost_here_is_executed_when_it_is_enqueued() {
     let call = stage.next();
     let handle = pool.enqueue(*error.unit, Prompt::OfUnit).unwrap();
     drop(call);
-    until(|| {
-        world.clock.advance(Duration::from_secs(1));
-        handle.is_done() || !stage.is_empty()
-    });
-    stage.next().succeed("once");
+    next_in_time(&world, &stage).succeed("once");
     assert_eq!(handle.wait().unwrap().output.as_deref(), Some("once"));
     assert_eq!(pool.wait_for_completion(), Completion::Done);
     pool.stop(Stop::Drain).unwrap();
