@@ -158,6 +158,7 @@ impl Slot<'_> {
             let ends = cell.fail_start(&core.ready, generation, &reason);
             return if ends || cell.is_replaced(generation) { Ok(Ran::Retiring) } else { Err(error) };
         }
+        let old_ms = core.settings.max_worker_age.map(|age| core.in_ms(age));
         match cell.came_up(&core.ready, generation, core.now_ms()) {
             Some(Load::Retiring) => return Ok(Ran::Retiring),
             Some(_) => {}
@@ -168,8 +169,8 @@ impl Slot<'_> {
                 return self.too_late();
             }
         }
-        if let Some(age) = core.settings.max_worker_age {
-            core.ready.set_alarm(core.in_ms(age), Alarm::WorkerAge(cell.number));
+        if let Some(old_ms) = old_ms {
+            core.ready.set_alarm(old_ms, Alarm::WorkerAge(cell.number));
         }
         log::debug!("{}: worker {} is up", core.job.id, cell.id);
         core.callbacks.tell_of(|| Event::WorkerReady { worker_id: &cell.id });
