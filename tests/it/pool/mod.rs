@@ -167,6 +167,11 @@ fn next<T>(told: &Receiver<T>) -> T {
     told.recv_timeout(PATIENCE).expect("something is told")
 }
 
+/// Nothing is told, though there was time to.
+fn assert_quiet<T>(told: &Receiver<T>) {
+    assert!(told.recv_timeout(Duration::from_millis(10)).is_err(), "something is told");
+}
+
 /// A pool whose callbacks tell how a unit ended: its id, and what the database says of it by then.
 fn tells_outcomes(builder: WorkPoolBuilder, world: &World) -> (WorkPoolBuilder, Receiver<String>) {
     let (tell, outcomes) = unbounded();

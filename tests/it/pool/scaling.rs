@@ -13,7 +13,7 @@ use workcrew::{
 };
 
 use super::stage::{Upcoming, stage_and_starts};
-use super::{Stage, World, next, stage, until};
+use super::{Stage, World, assert_quiet, next, stage, until};
 use crate::support::Up as _;
 
 #[test]
@@ -199,11 +199,6 @@ fn enqueue(pool: &WorkPool, prefix: &str, count: usize) {
     for number in 0..count {
         pool.enqueue(NewUnit::new(format!("{prefix}{number}")), "go").unwrap();
     }
-}
-
-/// Nothing is told, though there was time to.
-fn assert_quiet<T>(told: &Receiver<T>) {
-    assert!(told.recv_timeout(Duration::from_millis(10)).is_err(), "something is told");
 }
 
 /// Lets everything end that is in line or runs.

@@ -13,7 +13,7 @@ use workcrew::{
 };
 
 use super::stage::{Upcoming, stage_and_starts};
-use super::{PATIENCE, Stage, World, next, stage, until};
+use super::{PATIENCE, Stage, World, assert_quiet, next, stage, until};
 
 const STOPS: [Stop; 3] = [Stop::Drain, Stop::Cancel { grace: Duration::from_secs(3_600) }, Stop::Now];
 
@@ -26,11 +26,6 @@ fn fixed(world: &World, workers: usize) -> (WorkPoolBuilder, Stage, Receiver<Upc
 /// The next so many workers on their way up.
 fn next_starts(starts: &Receiver<Upcoming>, count: usize) -> Vec<Upcoming> {
     (0..count).map(|_| next(starts)).collect()
-}
-
-/// Nothing is told, though there was time to.
-fn assert_quiet<T>(told: &Receiver<T>) {
-    assert!(told.recv_timeout(Duration::from_millis(10)).is_err(), "something is told");
 }
 
 /// The first worker of the next batch, which comes after the pause and no earlier.
