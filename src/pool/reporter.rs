@@ -30,13 +30,16 @@ pub(super) enum Report {
 /// The life of the reporter's thread.
 pub(super) fn serve(core: &Core) {
     inside::enter(core.number);
-    loop {
-        let report = core.reports.take();
-        if matches!(report, Report::Quit) {
-            break;
+    let mut is_to_quit = false;
+    // Somebody may have been about to send a report when there were to be no more.
+    while !(is_to_quit && core.ready.reporter_may_end()) {
+        match core.reports.take() {
+            Report::Quit => is_to_quit = true,
+            report => {
+                tell(core, report);
+                core.ready.report_told();
+            }
         }
-        tell(core, report);
-        core.ready.report_told();
     }
     core.ready.reporter_ends();
 }
