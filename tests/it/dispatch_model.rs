@@ -72,7 +72,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         2 => (unit, any::<bool>()).prop_map(|(unit, is_panic)| O::Crash { unit, is_panic }),
         1 => (1..=MAX_WORKERS).prop_map(O::SetMaxWorkers),
         1 => Just(O::Pause),
-        1 => Just(O::Resume),
+        3 => Just(O::Resume),
         2 => (1..2 * PAUSE_MS).prop_map(|ms| O::Advance { ms }),
     ]
 }

@@ -585,10 +585,8 @@ impl Executor for Lot {
             // Unlike `panic!` it tells nobody, ten thousand times.
             Plan::PanicFirst if is_first => std::panic::resume_unwind(Box::new("the first time")),
             Plan::BreakFirst if is_first => return Err(ExecuteError::broken("the first time")),
-            Plan::Linger => {
-                if call.cancel_token().wait_timeout(Duration::from_millis(2)).is_some() {
-                    return Err(ExecuteError::retry("asked to stop"));
-                }
+            Plan::Linger if call.cancel_token().wait_timeout(Duration::from_millis(2)).is_some() => {
+                return Err(ExecuteError::retry("asked to stop"));
             }
             Plan::Dally => thread::park_timeout(Duration::from_micros(500)),
             _ => {}
