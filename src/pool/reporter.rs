@@ -30,11 +30,11 @@ pub(super) enum Report {
 /// The life of the reporter's thread.
 pub(super) fn serve(core: &Core) {
     inside::enter(core.number);
-    let mut is_asked_to_quit = false;
-    // What somebody is about to hand in still counts.
-    while !(is_asked_to_quit && core.ready.is_all_told()) {
+    let mut is_to_quit = false;
+    // Somebody may have been about to send a report when there were to be no more.
+    while !(is_to_quit && core.ready.reporter_may_end()) {
         match core.reports.take() {
-            Report::Quit => is_asked_to_quit = true,
+            Report::Quit => is_to_quit = true,
             report => {
                 tell(core, report);
                 core.ready.report_told();

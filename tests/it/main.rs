@@ -6,6 +6,7 @@ mod concurrency;
 mod conformance;
 mod crash;
 mod damage;
+mod dispatch_model;
 mod dispatch_moments;
 mod dispatch_races;
 mod dispatch_storm;

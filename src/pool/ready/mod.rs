@@ -52,6 +52,8 @@ struct State {
     /// Reports that the reporter has not told yet.
     reports: usize,
     is_reporter_left_behind: bool,
+    /// Whether the reporter tells no more.
+    is_reporter_over: bool,
     /// Places that are taken for due units which are not claimed yet.
     claiming: usize,
     /// Whether a unit has waited in line for too long, of which the repository has not heard.
@@ -156,6 +158,7 @@ impl Ready {
             submissions: 0,
             reports: 0,
             is_reporter_left_behind: false,
+            is_reporter_over: false,
             claiming: 0,
             is_sweep_due: false,
             slot_waiters: 0,

@@ -85,15 +85,17 @@ impl Ready {
         self.state.lock().reports -= 1;
     }
 
-    /// Whether the reporter has told all that it was, or is yet, to get.
-    pub(in crate::pool) fn is_all_told(&self) -> bool {
-        self.state.lock().reports == 0
+    /// Whether the reporter has told everything that was sent. If so, it tells no more.
+    pub(in crate::pool) fn reporter_may_end(&self) -> bool {
+        let mut state = self.state.lock();
+        state.is_reporter_over = state.reports == 0;
+        state.is_reporter_over
     }
 
     /// Leaves the reporter behind if it still has something to tell; says whether it has.
     pub(in crate::pool) fn leave_reporter_behind(&self) -> bool {
         let mut state = self.state.lock();
-        state.is_reporter_left_behind = state.reports > 0;
+        state.is_reporter_left_behind = !state.is_reporter_over && state.reports > 0;
         state.abandoned += usize::from(state.is_reporter_left_behind);
         state.is_reporter_left_behind
     }
