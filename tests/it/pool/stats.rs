@@ -421,9 +421,17 @@ fn a_pool_that_is_stopped_while_it_comes_up_says_who_waits_in_vain() {
     support::keep_log();
     let world = World::new();
     let (part, _stage) = stage();
-    let builder = world.pool(part).label("in vain");
-    let pool = builder
-        .init_hook(|cancel| Err(ExecuteError::give_up(format!("{:?}", cancel.wait_timeout(Duration::MAX)))))
+    let hook = Gate::closed();
+    let pool = world
+        .pool(part)
+        .label("in vain")
+        .init_hook({
+            let hook = hook.clone();
+            move |_| {
+                hook.pass();
+                Ok(())
+            }
+        })
         .start()
         .unwrap();
     thread::scope(|threads| {
@@ -432,7 +440,9 @@ fn a_pool_that_is_stopped_while_it_comes_up_says_who_waits_in_vain() {
         }
         threads.spawn(|| pool.await_ready().unwrap_err());
         until(|| pool.stats().init_waiters == 3);
-        pool.stop(Stop::Drain).unwrap();
+        threads.spawn(|| pool.stop(Stop::Drain).unwrap());
+        until(|| support::logged("in vain").len() == 3);
+        hook.open();
     });
     assert_eq!(pool.stats().init_waiters, 0);
     let expected = [
