@@ -185,10 +185,7 @@ impl WorkerCell {
     /// It says that it can work, which counts only while it is on its way up. Says whether it does.
     pub(super) fn came_up(&self, ready: &Ready, generation: u64, now_ms: i64) -> bool {
         let mut state = self.state.lock();
-        if state.generation != generation {
-            return false;
-        }
-        if state.end_start(self.number, ready).is_none() {
+        if state.generation != generation || state.end_start(self.number, ready).is_none() {
             return false;
         }
         if state.status == WorkerStatus::Starting {
