@@ -11,8 +11,12 @@
 //!
 //! A worker that starts on demand is BUSY from the beginning: its first unit waits for it to come up.
 
+mod starting;
+
 use std::sync::Arc;
 
+use self::starting::Starting;
+pub(super) use self::starting::{Birth, LateStart};
 use super::capacity::{Load, WorkerNumber};
 use super::execution::Execution;
 use super::inbox::{Inbox, Task};
@@ -20,7 +24,6 @@ use super::ledger::Left;
 use super::lock::{Rank, Ranked};
 use super::ready::Ready;
 use super::timers::Alarm;
-use crate::executor::CancelToken;
 use crate::sync::thread::JoinHandle;
 use crate::worker::{WorkerId, WorkerStatus};
 
@@ -61,35 +64,6 @@ struct WorkerState {
     /// How many units it was given.
     units: u64,
     has_crashed: bool,
-}
-
-/// A worker on its way up.
-#[derive(Clone, Debug)]
-struct Starting {
-    number: u64,
-    birth: Birth,
-    cancel: CancelToken,
-    alarm_ms: i64,
-}
-
-/// What a worker is started for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Birth {
-    /// To be there when it is needed.
-    Ahead,
-    /// For a unit that is about to be handed to it.
-    ForUnit,
-}
-
-/// What to do about a worker that did not come up in time.
-#[derive(Debug)]
-pub(super) enum LateStart {
-    /// It did, or somebody else has seen to it.
-    Not,
-    /// It has ended; its thread is left behind, and to be told so by this.
-    Ended(CancelToken),
-    /// It has a unit in hand, which must be taken from its thread.
-    WithUnit { run: u64, cancel: CancelToken },
 }
 
 /// How long a worker may be used.
@@ -184,83 +158,6 @@ impl WorkerCell {
         WorkerCell { number, id: number.id(), state: Ranked::new(Rank::Worker, state) }
     }
 
-    /// It begins to come up, and has until then.
-    pub(super) fn begin_start(&self, ready: &Ready, now_ms: i64, alarm_ms: i64) {
-        self.state.lock().begin_start(self.number, ready, now_ms, alarm_ms);
-    }
-
-    /// What asks it to give up coming up; `None` if it is up, or no longer wanted.
-    pub(super) fn start_token(&self) -> Option<CancelToken> {
-        self.state.lock().start.as_ref().map(|start| start.cancel.clone())
-    }
-
-    /// It says that it can work, which counts only while it is on its way up. Says what it is now; `None` if it does not count.
-    pub(super) fn came_up(&self, ready: &Ready, generation: u64, now_ms: i64) -> Option<Load> {
-        let mut state = self.state.lock();
-        if state.generation != generation {
-            return None;
-        }
-        state.end_start(self.number, ready)?;
-        if state.status != WorkerStatus::Starting {
-            return Some(Load::Busy);
-        }
-        let load = ready.worker_is_up(self.number, now_ms);
-        state.status = match load {
-            Load::Retiring => WorkerStatus::ShuttingDown,
-            _ => WorkerStatus::Ready,
-        };
-        Some(load)
-    }
-
-    /// It cannot work. Unless it was started for a unit, which it has to give back first, that is its end; says whether it is.
-    pub(super) fn fail_start(&self, ready: &Ready, generation: u64, reason: &str) -> bool {
-        let mut state = self.state.lock();
-        if state.generation != generation {
-            return false;
-        }
-        state.has_crashed = true;
-        state.end_start(self.number, ready);
-        // One that got no unit after all is READY by now.
-        let ends = matches!(state.status, WorkerStatus::Starting | WorkerStatus::Ready);
-        if ends {
-            state.status = WorkerStatus::Dead;
-            ready.start_failed(self.number, reason, state.thread.take());
-        }
-        ends
-    }
-
-    /// There is no thread for it.
-    pub(super) fn has_no_thread(&self, ready: &Ready, reason: &str) {
-        let mut state = self.state.lock();
-        state.end_start(self.number, ready);
-        state.status = WorkerStatus::Dead;
-        ready.start_failed(self.number, reason, None);
-    }
-
-    /// It has had its time to come up; `start` says which time it was meant, `None` whichever.
-    pub(super) fn give_up_start(&self, ready: &Ready, start: Option<u64>, reason: &str) -> LateStart {
-        let mut state = self.state.lock();
-        let is_another = |starting: &Starting| start.is_some_and(|number| starting.number != number);
-        if state.start.as_ref().is_some_and(is_another) {
-            return LateStart::Not;
-        }
-        let Some(Starting { cancel, .. }) = state.end_start(self.number, ready) else { return LateStart::Not };
-        if state.status.is_ended() {
-            // It was left behind with its unit, and is counted: its thread is only to be told.
-            return LateStart::Ended(cancel);
-        }
-        state.has_crashed = true;
-        if let Some(current) = &state.current {
-            return LateStart::WithUnit { run: current.execution.run, cancel };
-        }
-        state.status = WorkerStatus::Dead;
-        state.generation += 1;
-        state.thread = None;
-        ready.abandon();
-        ready.start_failed(self.number, reason, None);
-        LateStart::Ended(cancel)
-    }
-
     /// TAINTED: it crashed with a unit in hand, and takes nothing more.
     pub(super) fn taint(&self, ready: &Ready) {
         let mut state = self.state.lock();
@@ -269,19 +166,6 @@ impl WorkerCell {
             state.has_crashed = true;
             ready.publish(self.number, Load::Tainted);
         }
-    }
-
-    /// TAINTED → STARTING, if it still is and has nothing in hand.
-    pub(super) fn restart(&self, ready: &Ready, now_ms: i64, alarm_ms: i64) {
-        let mut state = self.state.lock();
-        if state.status != WorkerStatus::Tainted || state.current.is_some() {
-            return;
-        }
-        state.status = WorkerStatus::Starting;
-        state.has_crashed = false;
-        ready.publish(self.number, Load::Starting);
-        state.begin_start(self.number, ready, now_ms, alarm_ms);
-        state.inbox.put(Task::Restart);
     }
 
     /// Keeps the thread behind the worker, so that it can be joined; gives it back if the worker has ended already.
@@ -490,11 +374,6 @@ impl WorkerCell {
         self.state.lock().current.as_ref().is_some_and(|current| current.is_closed)
     }
 
-    /// Whether it comes up without a unit whose claim would record it.
-    pub(super) fn records_itself(&self) -> bool {
-        self.state.lock().start.as_ref().is_some_and(|start| start.birth == Birth::Ahead)
-    }
-
     /// Whether another thread, or none, is this worker now.
     pub(super) fn is_replaced(&self, generation: u64) -> bool {
         self.state.lock().generation != generation
@@ -540,22 +419,6 @@ impl WorkerCell {
 }
 
 impl WorkerState {
-    fn begin_start(&mut self, worker: WorkerNumber, ready: &Ready, now_ms: i64, alarm_ms: i64) {
-        self.starts_ever += 1;
-        let birth = if self.status == WorkerStatus::Starting { Birth::Ahead } else { Birth::ForUnit };
-        let start = Starting { number: self.starts_ever, birth, cancel: CancelToken::new(), alarm_ms };
-        self.born_ms = now_ms;
-        ready.set_alarm(alarm_ms, Alarm::Startup { worker, start: start.number });
-        self.start = Some(start);
-    }
-
-    /// It is not on its way up any more. Returns what it was, if it was.
-    fn end_start(&mut self, worker: WorkerNumber, ready: &Ready) -> Option<Starting> {
-        let start = self.start.take()?;
-        ready.clear_alarm(start.alarm_ms, Alarm::Startup { worker, start: start.number });
-        Some(start)
-    }
-
     fn is_worn(&self, wear: Wear, now_ms: i64) -> bool {
         let age_ms = now_ms.saturating_sub(self.born_ms);
         wear.max_age_ms.is_some_and(|max_age_ms| age_ms >= max_age_ms)
@@ -623,39 +486,6 @@ mod tests {
         assert!(!cell.reserve(), "it is on its way out");
         cell.end(&ready);
         assert_eq!((cell.status(), cell.reserve()), (WorkerStatus::Terminated, false));
-    }
-
-    #[test]
-    fn that_it_is_ready_counts_only_from_one_that_is_starting() {
-        // 000-F25, 000-F30, 001-F84
-        let ready = ready(1);
-        let cell = WorkerCell::new(WorkerNumber(1), Inbox::new(), Birth::Ahead);
-        assert!(cell.came_up(&ready, 0, 0).is_none(), "it has not begun to");
-        cell.begin_start(&ready, 0, 1_000);
-        assert!(!cell.reserve());
-        assert!(cell.came_up(&ready, 1, 0).is_none(), "another thread than the one behind it");
-        assert_eq!(cell.came_up(&ready, 0, 0), Some(Load::Idle));
-        assert_eq!(cell.status(), WorkerStatus::Ready);
-        assert!(cell.came_up(&ready, 0, 0).is_none(), "it is up already");
-        assert!(cell.reserve());
-        cell.end(&ready);
-        assert!(cell.came_up(&ready, 0, 0).is_none() && !cell.reserve());
-        assert_eq!(cell.status(), WorkerStatus::Terminated);
-    }
-
-    #[test]
-    fn what_did_not_come_up_in_time_is_dead_and_what_it_says_later_counts_for_nothing() {
-        // 001-F34, 001-F84
-        let ready = ready(1);
-        let cell = WorkerCell::new(WorkerNumber(1), Inbox::new(), Birth::Ahead);
-        cell.begin_start(&ready, 0, 1_000);
-        let token = cell.start_token().unwrap();
-        assert!(matches!(cell.give_up_start(&ready, Some(2), "late"), LateStart::Not), "another start was meant");
-        assert!(
-            matches!(cell.give_up_start(&ready, Some(1), "late"), LateStart::Ended(cancel) if cancel.reason() == token.reason())
-        );
-        assert!(cell.came_up(&ready, 0, 0).is_none() && !cell.fail_start(&ready, 0, "too late"));
-        assert_eq!(cell.status(), WorkerStatus::Dead);
     }
 
     #[test]
