@@ -154,6 +154,12 @@ impl Capacity {
         self.workers.len()
     }
 
+    /// How many workers have crashed and still have the unit in hand with which they did.
+    pub(super) fn crashing(&self) -> usize {
+        let is_crashing = |known: &&Known| known.load == Load::Tainted && known.unit.is_some();
+        if self.count(Load::Tainted) == 0 { 0 } else { self.workers.values().filter(is_crashing).count() }
+    }
+
     /// How many workers are up, or would be if they had nothing in hand.
     pub(super) fn up(&self) -> usize {
         self.count(Load::Idle) + self.count(Load::Busy) + self.count(Load::Reporting)

@@ -45,8 +45,8 @@ fn claim_due(core: &Arc<Core>) -> bool {
         core.ready.claim_ends();
         return false;
     }
-    // What comes later is not to be looked for in the answer.
-    let due = core.ready.due();
+    // What falls due later is not to be looked for in the answer.
+    let dues_before = core.ready.dues_ever();
     let claimant = core.claimant();
     let slots = cells.iter().map(|cell| core.slot_of(cell)).collect();
     let request = ClaimRequest::new(core.job.id, claimant.clone(), Scope::Accepted, slots);
@@ -70,7 +70,7 @@ fn claim_due(core: &Arc<Core>) -> bool {
         Ok(is_short) => {
             if is_short {
                 // What is due here but was not granted: it has ended, or is not due yet by the repository's calendar.
-                look_after(core, core.ready.still_due(due));
+                look_after(core, core.ready.due(dues_before));
             }
         }
         Err(error) => {
@@ -100,7 +100,7 @@ fn workers_for_due(core: &Arc<Core>) -> Vec<Arc<WorkerCell>> {
 /// What is due waits for a while.
 fn put_off(core: &Core) {
     let until_ms = core.in_ms(PAUSE_AFTER_FAILURE);
-    for (key, _) in core.ready.due() {
+    for (key, _) in core.ready.due(u64::MAX) {
         core.ready.wait_again(key, until_ms);
     }
 }
@@ -137,11 +137,8 @@ fn look_after(core: &Core, units: Vec<(UnitKey, Arc<OpenUnit>)>) {
             }
             // Nobody else has executed it, so nobody else tells.
             Ok(stored) if stored.status.is_terminal() && !core.ready.is_later(key, stored.attempt_count) => {
-                let is_own = ended(core, after(stored.attempt_count), stored.status);
                 let kind = stored.failure.as_ref().map(|failure| &failure.kind);
-                if is_own && kind == Some(&FailureKind::QUEUE_TIMEOUT) {
-                    core.ready.count_queue_timeout();
-                }
+                ended(core, after(stored.attempt_count), stored.status, kind);
             }
             // Somebody else has it, or had it.
             Ok(stored) => {
@@ -150,7 +147,7 @@ fn look_after(core: &Core, units: Vec<(UnitKey, Arc<OpenUnit>)>) {
                 }
             }
             Err(RepositoryError::UnknownUnit { .. }) => {
-                ended(core, after(u32::MAX), UnitStatus::Cancelled);
+                ended(core, after(u32::MAX), UnitStatus::Cancelled, None);
             }
             Err(error) => {
                 log::warn!("unit {}: could not be read: {error}", unit.id());
@@ -160,12 +157,9 @@ fn look_after(core: &Core, units: Vec<(UnitKey, Arc<OpenUnit>)>) {
     }
 }
 
-/// A unit ended without a worker: the reporter tells. Says whether it was this pool's.
-pub(super) fn ended(core: &Core, after: AttemptKey, status: UnitStatus) -> bool {
-    let ended = core.ready.unit_ends(after, status);
-    let is_own = ended.is_some();
-    if let Some(unit) = ended {
+/// A unit ended without a worker, in a failure of this kind if in one: the reporter tells, if it was this pool's.
+pub(super) fn ended(core: &Core, after: AttemptKey, status: UnitStatus, kind: Option<&FailureKind>) {
+    if let Some(unit) = core.ready.unit_ends(after, status, kind) {
         core.reports.put(Report::Ended { key: after.unit, unit, status });
     }
-    is_own
 }

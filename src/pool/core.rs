@@ -208,10 +208,13 @@ impl Core {
         let execution = Arc::new(Execution::new(self, claim, Arc::clone(unit)));
         if let Err(execution) = cell.hand_over(execution) {
             let lease = &execution.claim.lease;
-            match self.repository().release(lease, None, "its worker was gone") {
+            let released = self.repository().release(lease, None, "its worker was gone");
+            // The claim has recorded the worker once more.
+            slot::end_row(self, cell);
+            match released {
                 // Somebody had asked for that.
                 Ok(closed) if closed.status.is_terminal() => {
-                    claimer::ended(self, lease.attempt(), closed.status);
+                    claimer::ended(self, lease.attempt(), closed.status, None);
                     return;
                 }
                 Ok(_) => {}

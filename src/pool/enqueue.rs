@@ -33,7 +33,9 @@ use crate::unit::{NewUnit, UnitId, UnitKey, UnitStatus, WorkUnit, shortened};
 /// Takes a unit that may wait: see the [module](self).
 pub(super) fn enqueue(core: &Arc<Core>, mut unit: NewUnit, prompt: Prompt) -> Result<UnitHandle, SubmitError> {
     if unit.queue_timeout.is_none() {
-        unit.queue_timeout = core.settings.queue_timeout;
+        // Until it may begin it does not wait for a worker.
+        let not_yet = unit.not_before.and_then(|time| (time - core.clock.now().wall).to_std().ok()).unwrap_or_default();
+        unit.queue_timeout = core.settings.queue_timeout.map(|timeout| timeout.saturating_add(not_yet));
     }
     let unit = submit::with_prompt(core, unit, prompt)?;
     match put_in_place(core, &unit) {

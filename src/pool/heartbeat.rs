@@ -14,7 +14,7 @@ use super::open_unit::OpenUnit;
 use super::ready::Stop;
 use super::stats::PoolPhase;
 use super::{panics, supervisor};
-use crate::attempt::AttemptKey;
+use crate::attempt::{AttemptKey, FailureKind};
 use crate::error::RepositoryError;
 use crate::executor::CancelReason;
 use crate::lease::Held;
@@ -139,11 +139,9 @@ pub(super) fn sweep(core: &Core) {
         Ok(swept) if !swept.is_empty() => {
             log::info!("{}: {} units that nobody looked after were taken back", core.job.id, swept.len());
             for swept in swept.iter().filter(|swept| swept.job_id == core.job.id && swept.status.is_terminal()) {
-                let is_own =
-                    super::claimer::ended(core, AttemptKey { unit: swept.unit, number: u32::MAX }, swept.status);
-                if is_own && swept.change == Change::QueueTimeout {
-                    core.ready.count_queue_timeout();
-                }
+                let after = AttemptKey { unit: swept.unit, number: u32::MAX };
+                let kind = (swept.change == Change::QueueTimeout).then_some(&FailureKind::QUEUE_TIMEOUT);
+                super::claimer::ended(core, after, swept.status, kind);
             }
         }
         Ok(_) => {}

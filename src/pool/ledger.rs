@@ -1,6 +1,6 @@
 //! The units that a pool took upon itself, and what became of them. Plain data under the ready lock.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
 
 use super::open_unit::OpenUnit;
@@ -73,8 +73,9 @@ pub(super) struct Totals {
 #[derive(Debug)]
 pub(super) struct Ledger {
     open: HashMap<UnitKey, Entry>,
-    /// Those of the open ones that are due.
-    due: BTreeSet<UnitKey>,
+    /// Those of the open ones that are due, and the how-manieth each was that fell due.
+    due: BTreeMap<UnitKey, u64>,
+    dues_ever: u64,
     /// Those of the open ones that wait in line for their first attempt.
     pub(super) queue: Queue,
     /// Units that have ended and whose callbacks have not. One that was requeued by its callback may be open again too.
@@ -89,7 +90,8 @@ impl Ledger {
     pub(super) fn new(max_queue_size: usize) -> Ledger {
         Ledger {
             open: HashMap::new(),
-            due: BTreeSet::new(),
+            due: BTreeMap::new(),
+            dues_ever: 0,
             queue: Queue::new(max_queue_size),
             reporting: HashMap::new(),
             submitting: HashMap::new(),
@@ -218,22 +220,35 @@ impl Ledger {
         let was_waiting = matches!(entry.standing, Standing::Waiting { until_ms } if until_ms <= now_ms);
         if was_waiting {
             entry.standing = Standing::Due;
-            self.due.insert(key);
+            self.dues_ever += 1;
+            self.due.insert(key, self.dues_ever);
         }
         was_waiting
     }
 
     /// A unit that was due waits once more; says whether it was.
     pub(super) fn wait_again(&mut self, key: UnitKey, until_ms: i64) -> bool {
-        let was_due = self.due.remove(&key);
+        let was_due = self.due.remove(&key).is_some();
         if let Some(entry) = self.open.get_mut(&key).filter(|_| was_due) {
             entry.standing = Standing::Waiting { until_ms };
         }
         was_due
     }
 
-    pub(super) fn due(&self) -> &BTreeSet<UnitKey> {
-        &self.due
+    /// How many units are due.
+    pub(super) fn due_count(&self) -> usize {
+        self.due.len()
+    }
+
+    /// How often a unit has fallen due.
+    pub(super) fn dues_ever(&self) -> u64 {
+        self.dues_ever
+    }
+
+    /// The units that are due, of the first so many that ever were.
+    pub(super) fn due(&self, up_to: u64) -> Vec<(UnitKey, Arc<OpenUnit>)> {
+        let is_meant = |&(_, &number): &(&UnitKey, &u64)| number <= up_to;
+        self.due.iter().filter(is_meant).filter_map(|(&key, _)| Some((key, self.get(key)?))).collect()
     }
 
     /// Counts how a unit left after an attempt. If it ended, it stays open until its callback has. `None` if it has left

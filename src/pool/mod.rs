@@ -170,10 +170,14 @@ impl WorkPool {
         }
         let hook = self.init_hook.lock().unwrap_or_else(PoisonError::into_inner).take();
         let started = catch_unwind(AssertUnwindSafe(|| start_threads(&self.core, hook)));
-        match &started {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => self.core.ready.fail_initializing(error.with_cause()),
-            Err(_) => self.core.ready.fail_initializing("it panicked".to_owned()),
+        let failure = match &started {
+            Ok(Ok(_)) => None,
+            Ok(Err(error)) => Some(error.with_cause()),
+            Err(_) => Some("it panicked".to_owned()),
+        };
+        if let Some(reason) = failure {
+            log::info!("{}: the pool `{}` could not be started: {reason}", self.core.job.id, self.label());
+            self.core.ready.fail_initializing(reason);
         }
         let supervisor = started.unwrap_or_else(|payload| resume_unwind(payload))?;
         *self.supervisor.lock().unwrap_or_else(PoisonError::into_inner) = Some(supervisor);
@@ -546,7 +550,7 @@ fn log_stop(core: &Core, stats: &PoolStats, why: &str) {
         stats.slot_waiters,
     );
     if stats.init_waiters > 0 {
-        log::info!("{job}: {} threads wait in vain for the pool `{label}` to come up", stats.init_waiters);
+        log::info!("{job}: the pool `{label}` stops: waited for in vain by {}", stats.init_waiters);
     }
 }
 
@@ -558,7 +562,8 @@ fn cancel(core: &Core, id: &str, by: &By) -> Result<CancelAnswer, RepositoryErro
             let stored = core.repository().unit(core.job.id, id)?;
             // Requeued since, it may run again, and that is not what was cancelled.
             if stored.status == UnitStatus::Cancelled {
-                claimer::ended(core, AttemptKey { unit: stored.key, number: stored.attempt_count }, stored.status);
+                let after = AttemptKey { unit: stored.key, number: stored.attempt_count };
+                claimer::ended(core, after, stored.status, None);
             }
         }
         CancelAnswer::Requested | CancelAnswer::AlreadyRequested => {

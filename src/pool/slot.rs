@@ -263,7 +263,7 @@ fn forget_later(core: &Core, cell: &WorkerCell) {
 }
 
 /// SHUTTING_DOWN, then TERMINATED; or DEAD. What the worker still holds is resolved by that.
-fn end_row(core: &Core, cell: &WorkerCell) {
+pub(super) fn end_row(core: &Core, cell: &WorkerCell) {
     if !cell.has_row() {
         return;
     }

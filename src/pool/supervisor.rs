@@ -204,7 +204,7 @@ fn leave(core: &Core, cell: &WorkerCell, spare: Spare) {
             execution.closed();
             match left_by(core, &execution) {
                 Left::Ended(status) => {
-                    claimer::ended(core, execution.claim.lease.attempt(), status);
+                    claimer::ended(core, execution.claim.lease.attempt(), status, None);
                 }
                 left => leaves(core, &execution, left),
             }

@@ -81,7 +81,7 @@ impl State {
 
     /// How many units are due and have no place yet.
     fn due_units(&self) -> usize {
-        self.ledger.due().len().saturating_sub(self.claiming)
+        self.ledger.due_count().saturating_sub(self.claiming)
     }
 
     /// Whether those who wait for completion may find what they wait for.
@@ -95,7 +95,7 @@ impl State {
 
     /// How many workers have a unit in hand.
     fn busy(&self) -> usize {
-        self.capacity.count(Load::Busy) + self.capacity.count(Load::Reporting)
+        self.capacity.count(Load::Busy) + self.capacity.count(Load::Reporting) + self.capacity.crashing()
     }
 
     fn refusal(&self) -> Refusal {
@@ -184,7 +184,7 @@ impl Ready {
         // There is room also when what had precedence is gone.
         wake.slot |= !had_room && state.has_room_for_new();
         // Whoever frees a place need not ask who may have it, whoever lets a unit go need not ask who waits for that.
-        wake.claimer |= wake.slot && !state.ledger.due().is_empty();
+        wake.claimer |= wake.slot && state.ledger.due_count() > 0;
         wake.settled &= state.is_worth_a_look();
         wake.supervisor |= state.wants_another_worker();
         drop(state);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Ready, State, Wake};
-use crate::attempt::{AttemptKey, Outcome};
+use crate::attempt::{AttemptKey, FailureKind, Outcome};
 use crate::money::Charge;
 use crate::pool::capacity::{Right, Taken, WorkerNumber};
 use crate::pool::error::Refusal;
@@ -175,11 +175,6 @@ impl Ready {
         state.ledger.queue.overdue().iter().filter_map(|&key| Some((key, state.ledger.get(key)?))).collect()
     }
 
-    /// A unit has failed because it waited in line for too long.
-    pub(in crate::pool) fn count_queue_timeout(&self) {
-        self.state.lock().ledger.totals.queue_timeouts += 1;
-    }
-
     /// The unit was stored and waits for its time. Returns the one that waits; and `false` if the pool is stopping, and
     /// so it has left.
     pub(in crate::pool) fn submission_waits(
@@ -239,7 +234,7 @@ impl Ready {
     /// Takes places for units that are due, at most one for each of them.
     pub(in crate::pool) fn take_for_due(&self) -> Vec<Taken> {
         self.change(|state, _| {
-            let due = if state.may_start() { state.ledger.due().len() } else { 0 };
+            let due = if state.may_start() { state.ledger.due_count() } else { 0 };
             let taken: Vec<Taken> = std::iter::from_fn(|| state.capacity.take()).take(due).collect();
             state.claiming = taken.len();
             taken
@@ -251,17 +246,14 @@ impl Ready {
         self.state.lock().claiming = 0;
     }
 
-    /// The units that are due.
-    pub(in crate::pool) fn due(&self) -> Vec<(UnitKey, Arc<OpenUnit>)> {
-        let state = self.state.lock();
-        state.ledger.due().iter().filter_map(|&key| Some((key, state.ledger.get(key)?))).collect()
+    /// How often a unit has fallen due.
+    pub(in crate::pool) fn dues_ever(&self) -> u64 {
+        self.state.lock().ledger.dues_ever()
     }
 
-    /// Those of the units that are due.
-    pub(in crate::pool) fn still_due(&self, mut units: Vec<(UnitKey, Arc<OpenUnit>)>) -> Vec<(UnitKey, Arc<OpenUnit>)> {
-        let state = self.state.lock();
-        units.retain(|(key, _)| state.ledger.due().contains(key));
-        units
+    /// The units that are due, of the first so many that ever were.
+    pub(in crate::pool) fn due(&self, up_to: u64) -> Vec<(UnitKey, Arc<OpenUnit>)> {
+        self.state.lock().ledger.due(up_to)
     }
 
     /// A unit that this pool accepted is claimed: it runs. Units it did not know become its own, unless it is stopping:
@@ -356,9 +348,15 @@ impl Ready {
     }
 
     /// A unit ended after an attempt, and the reporter is to tell. Returns it if that is news: then the reporter waits for it.
-    pub(in crate::pool) fn unit_ends(&self, after: AttemptKey, status: UnitStatus) -> Option<Arc<OpenUnit>> {
+    pub(in crate::pool) fn unit_ends(
+        &self,
+        after: AttemptKey,
+        status: UnitStatus,
+        kind: Option<&FailureKind>,
+    ) -> Option<Arc<OpenUnit>> {
         self.change(|state, wake| {
             let unit = state.ledger.leave(after.unit, after.number, Left::Ended(status))?;
+            state.ledger.totals.queue_timeouts += u64::from(kind == Some(&FailureKind::QUEUE_TIMEOUT));
             wake.settled = true;
             state.reports += 1;
             Some(unit)

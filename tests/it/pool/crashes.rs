@@ -492,7 +492,6 @@ fn a_unit_is_not_lost_whose_worker_is_given_up_before_it_gets_it() {
 }
 
 #[test]
-#[ignore = "`Core::hand_over` gives the unit back and leaves the row of its worker READY until the pool ends"]
 fn a_worker_that_is_given_up_before_it_gets_its_unit_is_dead_in_the_records() {
     // 001-F83
     let world = World::new();

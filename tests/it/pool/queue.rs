@@ -459,7 +459,6 @@ fn while_the_pool_comes_up_units_wait_in_line_and_run_afterwards() {
 }
 
 #[test]
-#[ignore = "it panics in `Core::owner`, which nobody has set yet"]
 fn a_unit_that_came_before_the_pool_has_registered_is_taken_or_refused() {
     // 001-F40
     let world = World::new();

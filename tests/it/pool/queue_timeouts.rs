@@ -268,7 +268,6 @@ fn what_a_pool_leaves_has_no_time_running_and_another_pool_may_take_it() {
 }
 
 #[test]
-#[ignore = "its time runs until the pool has stopped"]
 fn what_a_pool_leaves_while_it_takes_its_time_to_stop_is_not_failed() {
     // 001-F48
     let world = World::new();

@@ -109,7 +109,6 @@ fn the_numbers_have_the_names_that_others_know_and_can_be_read_back() {
 }
 
 #[test]
-#[ignore = "it is noted a moment after those who wait for it are woken"]
 fn how_long_a_pool_took_to_come_up_is_known_when_it_is_up() {
     // 001-F5
     for _ in 0..300 {
@@ -324,7 +323,6 @@ fn a_pool_says_once_why_it_stops_and_what_it_leaves() {
 }
 
 #[test]
-#[ignore = "an idle pool may end before it has said so, and then says nothing: 6 of 100"]
 fn whatever_makes_a_pool_stop_is_told() {
     // 001-F85, 001-F86
     support::keep_log();
@@ -363,7 +361,6 @@ fn whatever_makes_a_pool_stop_is_told() {
 }
 
 #[test]
-#[ignore = "every stop says so until its threads end"]
 fn a_pool_that_could_not_be_started_says_so_once() {
     // 001-F85
     support::keep_log();
@@ -399,7 +396,6 @@ fn a_pool_that_could_not_be_started_says_so_once() {
 }
 
 #[test]
-#[ignore = "it says nothing when it fails, and every stop says that it stops"]
 fn a_pool_that_did_not_even_register_says_so_once() {
     // 001-F85
     support::keep_log();
@@ -450,7 +446,7 @@ fn a_pool_that_is_stopped_while_it_comes_up_says_who_waits_in_vain() {
     let expected = [
         "INFO the pool `in vain` stops: asked to finish what runs",
         "DEBUG the pool `in vain` stops: initialized false, workers 0, available 0, busy 0, queued 0, waiters 0",
-        "INFO 3 threads wait in vain for the pool `in vain` to come up",
+        "INFO the pool `in vain` stops: waited for in vain by 3",
     ];
     assert_eq!(support::logged("in vain"), expected);
     world.assert_clean();
