@@ -62,12 +62,7 @@ fn put_in_place(core: &Arc<Core>, unit: &NewUnit) -> Result<Arc<OpenUnit>, Refus
         });
         let found = match stored {
             Ok(Stored::Waiting { after, not_before }) => stand_in_line(core, unit, after, not_before, &open, changes),
-            Ok(Stored::Running(key)) => {
-                open.set_key(key);
-                let found = core.ready.enqueuing_attaches(key, &open, changes);
-                core.heartbeat.wake();
-                found
-            }
+            Ok(Stored::Running(key)) => submit::attach(core, key, &open, changes).inspect(|_| core.ready.leave_line()),
             Ok(Stored::Ended(stored)) => {
                 turn_away(core, &open);
                 // Its callback may be running here.

@@ -17,7 +17,7 @@ use super::{panics, supervisor};
 use crate::attempt::{AttemptKey, FailureKind};
 use crate::error::RepositoryError;
 use crate::executor::CancelReason;
-use crate::lease::Held;
+use crate::lease::{Held, OwnerId};
 use crate::unit::{Change, UnitKey, UnitStatus};
 
 /// How often a unit is looked at that another process executes and somebody here waits for.
@@ -154,7 +154,7 @@ fn look_at_watched(core: &Core) {
     for (key, unit) in core.ready.watched() {
         let left = match core.repository().unit(core.job.id, unit.id()) {
             Ok(stored) if stored.status.is_terminal() => Left::Ended(stored.status),
-            Ok(stored) if stored.status == UnitStatus::Pending && stored.accepted_by.is_none() => Left::Pending,
+            Ok(stored) if stored.status == UnitStatus::Pending && is_left(core, stored.accepted_by) => Left::Pending,
             Ok(_) => continue,
             Err(error) => {
                 log::warn!("unit {}: could not be looked at: {error}", unit.id());
@@ -163,6 +163,11 @@ fn look_at_watched(core: &Core) {
         };
         tell_watched(core, key, &unit, left);
     }
+}
+
+/// Whether nobody is about to claim what such an owner has accepted.
+fn is_left(core: &Core, accepted_by: Option<OwnerId>) -> bool {
+    accepted_by.is_none_or(|owner| owner == core.owner() && core.is_ending())
 }
 
 /// Nobody looks any more: those who still wait are told.

@@ -65,7 +65,7 @@ pub struct PoolStats {
     pub starting_workers: usize,
     /// Workers that wait for a unit.
     pub idle_workers: usize,
-    /// Workers with a unit in hand, those in a callback included.
+    /// Workers with a unit in hand, those in a callback included, those that crashed with it not.
     #[serde(rename = "processing_workers")]
     pub busy_workers: usize,
     /// Workers that report an outcome: the unit has ended, its callback has not.

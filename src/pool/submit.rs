@@ -28,7 +28,7 @@ use crate::attempt::AttemptKey;
 use crate::error::RepositoryError;
 use crate::prompt::Prompt;
 use crate::repository::{Claimant, Submitted};
-use crate::unit::{NewUnit, WorkUnit};
+use crate::unit::{NewUnit, UnitKey, WorkUnit};
 
 /// How long to wait for a claim to be given back of which nothing is known here.
 const PAUSE_AFTER_DOUBT: Duration = Duration::from_millis(100);
@@ -87,48 +87,55 @@ pub(super) fn give_to_worker(
             return Err(Refusal::Thread(error));
         }
     };
-    let submitted = catch_unwind(AssertUnwindSafe(|| submit_surely(core, unit, &cell))).unwrap_or_else(|payload| {
-        // Nobody knows whether it was done: what the worker may hold is given back with it.
-        slot::dismiss(core, &cell);
-        core.ready.submission_ends(open);
-        resume_unwind(payload)
-    });
-    match submitted {
-        Ok(Submitted::Claimed(claim)) => {
-            let open = core.ready.submission_runs(claim.lease.attempt(), open, cell.number);
-            core.hand_over(&cell, *claim, &open);
-            Ok(open)
-        }
-        Ok(Submitted::Waiting(stored)) => {
-            slot::give_back(core, &cell);
-            let until_ms = due_ms(stored.not_before, core.clock.now());
-            Ok(wait_until(core, &stored, stored.attempt_count, until_ms, open))
-        }
-        Ok(Submitted::Running(stored)) if is_lost_here(core, &stored) => {
-            slot::give_back(core, &cell);
-            // Once it was given back, the attempt that nobody here knows of is followed by another.
-            let before = stored.attempt_count.saturating_sub(1);
-            Ok(wait_until(core, &stored, before, core.in_ms(PAUSE_AFTER_DOUBT), open))
-        }
-        Ok(Submitted::Running(stored)) => {
-            slot::give_back(core, &cell);
-            open.set_key(stored.key);
-            let open = core.ready.submission_attaches(stored.key, open);
-            core.heartbeat.wake();
-            Ok(open)
-        }
-        Ok(Submitted::Finished(stored)) => {
-            slot::give_back(core, &cell);
+    loop {
+        let changes = core.ready.changes(&unit.id);
+        let submitted = catch_unwind(AssertUnwindSafe(|| submit_surely(core, unit, &cell))).unwrap_or_else(|payload| {
+            // Nobody knows whether it was done: what the worker may hold is given back with it.
+            slot::dismiss(core, &cell);
             core.ready.submission_ends(open);
-            Ok(Arc::new(OpenUnit::with_left(stored.id.as_str(), stored.key, Left::Ended(stored.status))))
-        }
-        Err(error) => {
-            // If it was done after all, the worker holds what nobody here knows of, and must not take anything else.
-            slot::give_back_after(core, &cell, &error);
-            core.ready.submission_ends(open);
-            Err(Refusal::Repository(error))
+            resume_unwind(payload)
+        });
+        let found = match submitted {
+            Ok(Submitted::Claimed(claim)) => {
+                let open = core.ready.submission_runs(claim.lease.attempt(), open, cell.number);
+                core.hand_over(&cell, *claim, &open);
+                return Ok(open);
+            }
+            Ok(Submitted::Waiting(stored)) => {
+                let until_ms = due_ms(stored.not_before, core.clock.now());
+                wait_until(core, &stored, stored.attempt_count, until_ms, open, changes)
+            }
+            Ok(Submitted::Running(stored)) if is_lost_here(core, &stored) => {
+                // Once it was given back, the attempt that nobody here knows of is followed by another.
+                let before = stored.attempt_count.saturating_sub(1);
+                wait_until(core, &stored, before, core.in_ms(PAUSE_AFTER_DOUBT), open, changes)
+            }
+            Ok(Submitted::Running(stored)) => attach(core, stored.key, open, changes),
+            Ok(Submitted::Finished(stored)) => {
+                core.ready.submission_ends(open);
+                Some(Arc::new(OpenUnit::with_left(stored.id.as_str(), stored.key, Left::Ended(stored.status))))
+            }
+            Err(error) => {
+                // If it was done after all, the worker holds what nobody here knows of, and must not take anything else.
+                slot::give_back_after(core, &cell, &error);
+                core.ready.submission_ends(open);
+                return Err(Refusal::Repository(error));
+            }
+        };
+        // It may have begun or ended here since that was found out.
+        if let Some(open) = found {
+            slot::give_back(core, &cell);
+            return Ok(open);
         }
     }
+}
+
+/// A unit that is being executed, here or elsewhere. `None` if it has left since it was looked at.
+pub(super) fn attach(core: &Core, key: UnitKey, open: &Arc<OpenUnit>, changes: u64) -> Option<Arc<OpenUnit>> {
+    open.set_key(key);
+    let open = core.ready.submission_attaches(key, open, changes)?;
+    core.heartbeat.wake();
+    Some(open)
 }
 
 /// Submits to the repository, and looks again if the answer was lost.
@@ -172,13 +179,20 @@ pub(super) fn is_lost_here(core: &Core, unit: &WorkUnit) -> bool {
     has_doubts && unit.accepted_by == Some(core.owner()) && core.ready.get(unit.key).is_none()
 }
 
-/// The pool takes the unit upon itself, and claims it when its time has come.
-fn wait_until(core: &Core, stored: &WorkUnit, after: u32, until_ms: i64, open: &Arc<OpenUnit>) -> Arc<OpenUnit> {
+/// The pool takes the unit upon itself, and claims it when its time has come. `None` if that has come since it was looked at.
+fn wait_until(
+    core: &Core,
+    stored: &WorkUnit,
+    after: u32,
+    until_ms: i64,
+    open: &Arc<OpenUnit>,
+    changes: u64,
+) -> Option<Arc<OpenUnit>> {
     let after = AttemptKey { unit: stored.key, number: after };
     open.set_key(stored.key);
-    let (open, waits) = core.ready.submission_waits(after, open, until_ms);
+    let (open, waits) = core.ready.submission_waits(after, open, until_ms, changes)?;
     if !waits {
         open.leave(Left::Pending);
     }
-    open
+    Some(open)
 }

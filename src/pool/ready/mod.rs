@@ -93,9 +93,9 @@ impl State {
         self.capacity.workers().map(|(worker, known)| (worker, known.clone())).collect()
     }
 
-    /// How many workers have a unit in hand.
+    /// How many workers have a unit in hand, and have not crashed with it.
     fn busy(&self) -> usize {
-        self.capacity.count(Load::Busy) + self.capacity.count(Load::Reporting) + self.capacity.crashing()
+        self.capacity.count(Load::Busy) + self.capacity.count(Load::Reporting)
     }
 
     fn refusal(&self) -> Refusal {
@@ -251,7 +251,8 @@ impl Ready {
 
     /// How many workers have a unit in hand.
     pub(super) fn busy_count(&self) -> usize {
-        self.state.lock().busy()
+        let state = self.state.lock();
+        state.busy() + state.capacity.crashing()
     }
 
     pub(super) fn stats(&self) -> PoolStats {

@@ -133,21 +133,6 @@ impl Ready {
         })
     }
 
-    /// The unit runs already, and needs no place in line. Otherwise as [`submission_attaches`](Ready::submission_attaches); `None` if it has
-    /// left since it was looked at.
-    pub(in crate::pool) fn enqueuing_attaches(
-        &self,
-        key: UnitKey,
-        unit: &Arc<OpenUnit>,
-        changes: u64,
-    ) -> Option<Arc<OpenUnit>> {
-        let has_left = |state: &State| state.ledger.get(key).is_none() && state.ledger.changes(unit.id()) != changes;
-        self.end_submission_unless(has_left, unit, |state, _| {
-            state.ledger.queue.turn_away();
-            state.ledger.attach(key, unit)
-        })
-    }
-
     /// The unit did not come to wait in line. What else became of it is another matter.
     pub(in crate::pool) fn leave_line(&self) {
         self.change(|state, _| state.ledger.queue.turn_away());
@@ -176,22 +161,31 @@ impl Ready {
     }
 
     /// The unit was stored and waits for its time. Returns the one that waits; and `false` if the pool is stopping, and
-    /// so it has left.
+    /// so it has left. `None` if it has begun or left since it was looked at.
     pub(in crate::pool) fn submission_waits(
         &self,
         after: AttemptKey,
         unit: &Arc<OpenUnit>,
         until_ms: i64,
-    ) -> (Arc<OpenUnit>, bool) {
-        self.end_submission(unit, |state, wake| {
+        changes: u64,
+    ) -> Option<(Arc<OpenUnit>, bool)> {
+        let is_news = |state: &State| state.ledger.changes(unit.id()) != changes;
+        self.end_submission_unless(is_news, unit, |state, wake| {
             let unit = state.ledger.stand(after.unit, unit, after.number, Standing::Waiting { until_ms });
             (unit, state.waits(after, until_ms, wake))
         })
     }
 
-    /// The unit runs already. Returns what is known of it here; if it is another's, it is watched.
-    pub(in crate::pool) fn submission_attaches(&self, key: UnitKey, unit: &Arc<OpenUnit>) -> Arc<OpenUnit> {
-        self.end_submission(unit, |state, _| state.ledger.attach(key, unit))
+    /// The unit runs already. Returns what is known of it here; if it is another's, it is watched. `None` if it has left
+    /// since it was looked at.
+    pub(in crate::pool) fn submission_attaches(
+        &self,
+        key: UnitKey,
+        unit: &Arc<OpenUnit>,
+        changes: u64,
+    ) -> Option<Arc<OpenUnit>> {
+        let has_left = |state: &State| state.ledger.get(key).is_none() && state.ledger.changes(unit.id()) != changes;
+        self.end_submission_unless(has_left, unit, |state, _| state.ledger.attach(key, unit))
     }
 
     /// The units that others execute and somebody here waits for.
