@@ -238,6 +238,7 @@ mod tests {
 
     #[test]
     fn names_read_back_and_equal_their_serialised_form() {
+        // 000-F35
         for &status in WorkerStatus::ALL {
             assert_eq!(WorkerStatus::from_name(status.name()), Some(status));
             assert_eq!(serde_json::to_value(status).unwrap(), status.name());

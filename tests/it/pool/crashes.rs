@@ -226,7 +226,7 @@ fn what_does_not_come_up_is_tried_again_every_minute_two_at_a_time() {
 
 #[test]
 fn nothing_is_replaced_while_the_pool_stops() {
-    // 001-F74
+    // 001-F6, 001-F74, 001-F79
     let world = World::new();
     let (pool, stage, starts) = fixed(&world, 2);
     for id in ["a", "b"] {
@@ -241,6 +241,25 @@ fn nothing_is_replaced_while_the_pool_stops() {
     drop(second);
     assert!(pool.stop(Stop::Drain).unwrap().is_final);
     assert!(starts.is_empty());
+    world.assert_clean_after_crashes();
+}
+
+#[test]
+fn each_pool_replaces_its_own() {
+    // 001-F77
+    let world = World::new();
+    let (one, one_stage, one_starts) = fixed(&world, 2);
+    let (other, _other_stage, other_starts) = fixed(&world, 2);
+    let handle = one.submit_work_unit(NewUnit::new("a").max_retries(0), "go").unwrap();
+    crash(one_stage.next());
+    handle.wait().unwrap();
+    drop(next(&one_starts));
+    until(|| one.stats().idle_workers == 2);
+    assert_quiet(&other_starts);
+    assert_eq!((other.stats().total_workers, other.stats().errors), (2, 0));
+    for pool in [one, other] {
+        pool.stop(Stop::Drain).unwrap();
+    }
     world.assert_clean_after_crashes();
 }
 

@@ -43,6 +43,7 @@ fn bad_settings_are_refused_with_the_reason() {
 
 #[test]
 fn four_workers_and_what_else_is_the_default() {
+    // 001-F20
     // 004-F13, 004-F49
     let world = World::new();
     let (part, _stage) = stage();

@@ -109,6 +109,27 @@ fn the_numbers_have_the_names_that_others_know_and_can_be_read_back() {
 }
 
 #[test]
+fn a_pool_has_a_name_and_a_size() {
+    // 001-F7, 001-F8, 001-F9, 001-F10
+    let world = World::new();
+    let (part, stage) = stage();
+    let pool = world.pool(part).label("the night shift").max_workers(2).scaling(workcrew::Scaling::Fixed).up();
+    assert_eq!((pool.label(), pool.stats().target_workers), ("the night shift", 2));
+    pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
+    let call = stage.next();
+    let of = |status| {
+        move |worker: &workcrew::WorkerView| (worker.status == status).then(|| (worker.id.to_string(), worker.load))
+    };
+    let workers = pool.workers();
+    let busy: Vec<_> = workers.iter().filter_map(of(WorkerStatus::Busy)).collect();
+    let available: Vec<_> = workers.iter().filter_map(of(WorkerStatus::Ready)).collect();
+    assert_eq!((busy.len(), busy[0].1, available.len(), available[0].1), (1, 1, 1, 0));
+    drop(call);
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
+
+#[test]
 fn how_long_a_pool_took_to_come_up_is_known_when_it_is_up() {
     // 001-F5
     for _ in 0..300 {
