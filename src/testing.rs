@@ -48,6 +48,7 @@ pub enum Verb {
     Cancel,
     Requeue,
     RegisterOwner,
+    LetGo,
     EndOwner,
     ChangeWorker,
     Purge,
@@ -397,6 +398,10 @@ impl Repository for FaultyRepository {
 
     fn register_owner(&self, owner: &NewOwner) -> Result<OwnerId> {
         self.guarded(Verb::RegisterOwner, |inner| inner.register_owner(owner))
+    }
+
+    fn let_go(&self, owner: OwnerId) -> Result<u64> {
+        self.guarded(Verb::LetGo, |inner| inner.let_go(owner))
     }
 
     fn end_owner(&self, owner: OwnerId) -> Result<()> {

@@ -21,7 +21,8 @@
 //! **Send it again.** After any error that is not a [rejection](RepositoryError::is_rejection) the
 //! caller does not know whether the change was made. It may send the same call again: the change is made once,
 //! and the answer tells. `create_job`, `register_owner`, `start`, `append`, `checkpoint_at`, `progress`, `finish` and `release`
-//! answer as the first call would have (though without `not_before`); `insert` and `cancel` say that it was so already;
+//! answer as the first call would have (though without `not_before`); `insert` and `cancel` say that it was so already,
+//! and `let_go` counts what there was left to do;
 //! `requeue` and `change_worker` are rejected with the status that they would have brought about. A claim whose answer was
 //! lost is found by [`claimed`](Repository::claimed), what an expiry did in the journal.
 //!
@@ -39,9 +40,10 @@
 //! prompts do not differ (one that is missing differs from nothing). Priority, limits and times are not content.
 //!
 //! **Acceptance.** A unit belongs to the owner that inserted it as accepted, submitted it or claimed it last, through
-//! retries and releases, until it ends, expires or is requeued, or the owner ends. Only then may others claim it; but while it
-//! waits, to submit it by its name, or to insert it as accepted, takes it over. A queue timeout runs only while a unit is
-//! accepted and was never claimed: since it was first inserted as accepted by its owner, and until anybody submits it.
+//! retries and releases, until it ends, expires or is requeued, or the owner ends or, while the unit waits,
+//! [lets it go](Repository::let_go). Only then may others claim it; but while it waits, to submit it by its name, or to
+//! insert it as accepted, takes it over. A queue timeout runs only while a unit is accepted and was never claimed: since it
+//! was first inserted as accepted by its owner, and until anybody submits it.
 //!
 //! **Prompts.** A unit that was inserted without a prompt takes the first one that it is submitted or accepted with while it
 //! waits. A row of the journal, [`AddPrompt`](crate::unit::Change::AddPrompt), has the hash of the inputs with it.
@@ -278,6 +280,13 @@ pub trait Repository: Archive {
 
     /// Registers an owner; the same instance twice is one owner.
     fn register_owner(&self, owner: &NewOwner) -> Result<OwnerId>;
+
+    /// What an owner accepted and that waits (PENDING) waits for anybody from now on, without a queue timeout. Returns how many.
+    ///
+    /// What it executes stays its own, and so does what it accepts later. No status changes, so the journal gets no row.
+    /// An owner that ended has nothing to let go, which is `Ok`; one that never was is
+    /// [`UnknownOwner`](RepositoryError::UnknownOwner).
+    fn let_go(&self, owner: OwnerId) -> Result<u64>;
 
     /// Ends an owner. What it accepted waits for anybody, without a queue timeout.
     ///

@@ -249,6 +249,7 @@ impl Life {
         step("change_worker", "-", "-", start);
         let before = self.clock.now().wall + TimeDelta::days(1);
         step("purge", "a1,b1,b2,c1", "PURGE", || self.repository.purge(before, &By::whom("ada")));
+        step("let_go", "-", "-", || self.repository.let_go(self.owner));
         step("end_owner", "-", "-", || self.repository.end_owner(self.owner));
     }
 }
@@ -320,6 +321,8 @@ const POINTS: &[(&str, &str, Stage, u64)] = &[
     ("", "change_worker", Stage::Committed, 1),
     ("", "purge", Stage::Inside, 1),
     ("", "purge", Stage::Committed, 1),
+    ("", "let_go", Stage::Inside, 1),
+    ("", "let_go", Stage::Committed, 1),
     ("", "end_owner", Stage::Inside, 1),
     ("", "end_owner", Stage::Committed, 1),
 ];
@@ -372,6 +375,7 @@ impl Remains {
         self.verify(&repository, job.id, Verify::new());
         self.check_journals(&repository, job.id);
         self.check_conversations(&repository, job.id);
+        self.check_letting_go(&repository, job.id);
         self.check_expiry(&repository, job.id);
         let owner = register(&repository);
         self.check_sending_again(&repository, job.id, owner);
@@ -451,6 +455,16 @@ impl Remains {
                     assert!(!message.is_partial || number == stored.len(), "{}", self.end);
                 }
             }
+        }
+    }
+
+    /// Either all that waited was let go, or nothing.
+    fn check_letting_go(&self, repository: &SqliteRepository, job: JobId) {
+        if self.verb == "let_go" {
+            let units = all_units(repository, job);
+            let waiting = units.iter().filter(|unit| unit.status == UnitStatus::Pending);
+            let is_accepted: Vec<bool> = waiting.map(|unit| unit.accepted_by.is_some()).collect();
+            assert_eq!(is_accepted, [self.stage != Stage::Committed; 2], "{}", self.end);
         }
     }
 
@@ -593,6 +607,9 @@ fn survive_panics() {
     twice("finish", &mut || repository.finish(&lease, &AttemptReport::completed()).map(drop));
     let attempt = &repository.attempts(lease.unit).unwrap()[0];
     assert_eq!((attempt.message_count, attempt.messages_lost), (Some(1), 2));
+    repository.insert(job, &[new_unit("b")], Intake::AcceptedBy(owner)).unwrap();
+    twice("let_go", &mut || repository.let_go(owner).map(|count| assert_eq!(count, 1)));
+    repository.cancel(job, "b", &By::whom("ada")).unwrap();
     twice("end_owner", &mut || repository.end_owner(owner));
 }
 

@@ -37,6 +37,7 @@ enum State {
     Job,
     Owner,
     Pending,
+    Accepted,
     Assigned,
     Processing,
     Failed,
@@ -50,10 +51,11 @@ impl World {
         let (folder, clock) = (tempfile::tempdir().unwrap(), ManualClock::new());
         let direct = SqliteOptions::new().clock(clock.clone()).open(folder.path().join("faulty.db")).unwrap();
         let world = World { faulty: FaultyRepository::new(direct.clone().into()), direct, clock, _folder: folder };
-        let steps: [(State, Step); 6] = [
+        let steps: [(State, Step); 7] = [
             (State::Job, |world| drop(world.direct.create_job(&NewJob::named("faulty")).unwrap())),
             (State::Owner, |world| assert_eq!(world.direct.register_owner(&new_owner()).unwrap(), OWNER)),
             (State::Pending, |world| drop(world.direct.insert(JOB, &[unit("a")], Intake::Open).unwrap())),
+            (State::Accepted, |world| drop(world.direct.insert(JOB, &[unit("a")], Intake::AcceptedBy(OWNER)).unwrap())),
             (State::Assigned, |world| drop(world.direct.claim(&request(1)).unwrap())),
             (State::Processing, |world| world.direct.start(&world.lease(), &Beginning::default()).unwrap()),
             (State::Failed, |world| {
@@ -303,6 +305,12 @@ const CASES: &[Case] = &[
         state: State::Failed,
         call: |world| shown(world.faulty.requeue(JOB, "a", &By::whom("ada"))),
         again: Again::Refused("unit `a` is PENDING, which allows no REQUEUE"),
+    },
+    Case {
+        verb: Verb::LetGo,
+        state: State::Accepted,
+        call: |world| shown(world.faulty.let_go(OWNER)),
+        again: Again::Done("0"),
     },
     Case {
         verb: Verb::EndOwner,

@@ -28,7 +28,7 @@ use workcrew::worker::WorkerChange;
 use workcrew::{
     AttemptReport, Beginning, Charge, Ending, Failure, FailureKind, JobId, Lease, MemoryRepository, Message, Money,
     NewJob, NewOwner, NewUnit, Next, OwnerId, Part, Price, Process, Progress, Role, SqliteRepository, Tokens, UnitKey,
-    UnitStatus, WorkerId,
+    UnitStatus, WorkUnit, WorkerId,
 };
 
 use crate::support;
@@ -125,6 +125,9 @@ enum Operation {
     },
     RegisterAgain {
         place: usize,
+    },
+    LetGo {
+        owner: usize,
     },
     EndOwner {
         owner: usize,
@@ -356,6 +359,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         5 => (job(), 0..8_usize).prop_map(|(job, unit)| O::Requeue { job, unit }),
         4 => (owner(), life).prop_map(|(place, life)| O::Register { place, life }),
         1 => owner().prop_map(|place| O::RegisterAgain { place }),
+        3 => owner().prop_map(|owner| O::LetGo { owner }),
         1 => owner().prop_map(|owner| O::EndOwner { owner }),
         8 => (owner(), job(), worker(), change)
             .prop_map(|(owner, job, worker, change)| O::ChangeWorker { owner, job, worker, change }),
@@ -521,6 +525,7 @@ impl World {
             O::RegisterAgain { place } => {
                 self.both(|repository| repository.register_owner(&self.owners[*place].0))?;
             }
+            O::LetGo { owner } => self.let_go(self.owner(*owner))?,
             O::EndOwner { owner } => {
                 self.both(|repository| repository.end_owner(self.owner(*owner)))?;
             }
@@ -625,6 +630,26 @@ impl World {
         let answers = self.both(|repository| repository.insert(job, units, intake))?.unwrap_or_default();
         prop_assert!(!answers.iter().any(|answer| matches!(answer, Insertion::Inserted(_))), "{:?}", answers);
         prop_assert_eq!(record(), before);
+        Ok(())
+    }
+
+    /// What the owner accepted and that waits is open afterwards, nothing else changes, and a second time there is nothing to do.
+    fn let_go(&self, owner: OwnerId) -> Checked<()> {
+        let record = || {
+            let units = self.memory.units(&UnitFilter::default(), 0, PAGE_LIMIT).unwrap().items;
+            (units, self.memory.journal(0, PAGE_LIMIT).unwrap())
+        };
+        let mut expected = record();
+        let is_let_go = |unit: &&mut WorkUnit| unit.status == UnitStatus::Pending && unit.accepted_by == Some(owner);
+        let mut count = 0;
+        for unit in expected.0.iter_mut().filter(is_let_go) {
+            unit.accepted_by = None;
+            count += 1;
+        }
+        for count in [count, 0] {
+            prop_assert_eq!(self.both(|repository| repository.let_go(owner))?, Some(count));
+            prop_assert_eq!(&record(), &expected);
+        }
         Ok(())
     }
 

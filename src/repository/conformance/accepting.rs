@@ -1,10 +1,11 @@
-//! What waits for one owner: an `insert` that is accepted, and how long such a unit may wait.
+//! What waits for one owner: an `insert` that is accepted, how long such a unit may wait, and `let_go`.
 
 use std::time::Duration;
 
-use super::scene::{SECOND, Scene, TTL, ids, work};
+use super::scene::{SECOND, Scene, TTL, ids, retry, retry_after, work};
+use crate::job::NewJob;
 use crate::lease::OwnerId;
-use crate::repository::{Insertion, Intake, RepositoryError, Scope};
+use crate::repository::{Claimant, Insertion, Intake, RepositoryError, Scope, Submitted};
 use crate::unit::{Change, Inputs, NewUnit, UnitStatus, WorkUnit};
 
 cases![
@@ -21,6 +22,12 @@ cases![
     what_waited_too_long_bars_the_way_for_nobody,
     a_sweep_fails_exactly_what_waited_too_long,
     what_is_cancelled_while_it_waits_is_out_of_the_queue,
+    what_an_owner_lets_go_waits_for_anybody,
+    what_is_let_go_has_no_queue_timeout,
+    what_an_owner_executes_stays_its_own_when_it_lets_go,
+    what_an_owner_accepts_after_it_let_go_is_its_own,
+    nobody_lets_go_what_others_accepted,
+    to_let_go_twice_is_to_let_go_once,
 ];
 
 fn an_accepted_unit_belongs_to_its_owner(scene: &Scene<'_>) {
@@ -203,6 +210,113 @@ fn what_is_cancelled_while_it_waits_is_out_of_the_queue(scene: &Scene<'_>) {
     assert_eq!(scene.expire(), [], "and does not come back");
     assert_eq!(scene.claim_as(scene.owner, Scope::Accepted, 1), []);
     assert_eq!(ids(&scene.claim_as(scene.other_owner(), Scope::Pending, 1)), ["a"]);
+}
+
+fn what_an_owner_lets_go_waits_for_anybody(scene: &Scene<'_>) {
+    let other = scene.other_owner();
+    scene.bring("released", UnitStatus::Pending);
+    let lease = scene.assigned("retried").lease;
+    scene.finish(&lease, &retry_after(TTL));
+    scene.accept(work("accepted").priority(3).queue_timeout(2 * TTL));
+    let ids_of_all = ["released", "retried", "accepted"];
+    let expected = ids_of_all.map(|id| WorkUnit { accepted_by: None, ..scene.unit(id) });
+    let before = scene.journal();
+    assert_eq!(scene.claim_as(other, Scope::Pending, 9), []);
+    assert_eq!(let_go(scene, scene.owner), 3);
+    assert_eq!(ids_of_all.map(|id| scene.unit(id)), expected, "priority and times stay");
+    assert_eq!(scene.journal(), before, "no status changed");
+    assert_eq!(scene.claim_as(scene.owner, Scope::Accepted, 9), []);
+    assert_eq!(ids(&scene.claim_as(other, Scope::Pending, 9)), ["accepted", "released"]);
+    scene.advance(TTL);
+    assert_eq!(ids(&scene.claim_as(scene.owner, Scope::Pending, 1)), ["retried"], "anybody is also who let go");
+}
+
+fn what_is_let_go_has_no_queue_timeout(scene: &Scene<'_>) {
+    let other = scene.other_owner();
+    scene.accept(work("late").queue_timeout(SECOND));
+    scene.accept(work("in time").queue_timeout(3 * SECOND));
+    scene.accept(work("not due").not_before(scene.now() + TTL).queue_timeout(3 * SECOND));
+    scene.advance(2 * SECOND);
+    assert_eq!(let_go(scene, scene.owner), 3, "nobody has failed the late one yet");
+    scene.advance(2 * SECOND);
+    assert_eq!(scene.expire(), []);
+    assert_eq!(ids(&scene.claim_as(other, Scope::Pending, 9)), ["late", "in time"]);
+
+    insert_for(scene, scene.owner, work("not due").queue_timeout(5 * SECOND));
+    scene.advance(5 * SECOND - Duration::from_millis(1));
+    assert_eq!(scene.expire(), [], "none was running when it was accepted again");
+    scene.advance(Duration::from_millis(1));
+    assert_eq!(scene.expire().len(), 1);
+    assert_eq!(scene.status("not due"), UnitStatus::Failed);
+}
+
+fn what_an_owner_executes_stays_its_own_when_it_lets_go(scene: &Scene<'_>) {
+    let leased = [UnitStatus::Assigned, UnitStatus::Processing, UnitStatus::CancelRequested];
+    let leases = leased.map(|status| scene.bring(status.name(), status).lease);
+    let before = leased.map(|status| scene.snapshot(status.name()));
+    assert_eq!(let_go(scene, scene.owner), 0);
+    assert_eq!(leased.map(|status| scene.snapshot(status.name())), before);
+    for lease in &leases {
+        scene.repository.flush(lease).expect("it is held");
+    }
+    scene.release(&leases[0], None, "not now");
+    scene.finish(&leases[1], &retry());
+    for status in &leased[..2] {
+        assert_eq!(scene.unit(status.name()).accepted_by, Some(scene.owner), "through retries and releases");
+    }
+    assert_eq!(let_go(scene, scene.owner), 2, "now they wait");
+}
+
+fn what_an_owner_accepts_after_it_let_go_is_its_own(scene: &Scene<'_>) {
+    let other = scene.other_owner();
+    scene.accept(work("again"));
+    scene.accept(work("submitted").not_before(scene.now() + TTL));
+    assert_eq!(let_go(scene, scene.owner), 2);
+    insert_for(scene, scene.owner, work("again"));
+    scene.accept(work("new").queue_timeout(SECOND));
+    let claimant = Claimant::new(scene.owner, TTL);
+    let submitted = scene.repository.submit(scene.job, &work("submitted"), &claimant, &scene.slot());
+    assert!(matches!(submitted, Ok(Submitted::Waiting(_))), "{submitted:?}");
+    for id in ["again", "new", "submitted"] {
+        assert_eq!(scene.unit(id).accepted_by, Some(scene.owner), "{id}");
+    }
+    assert_eq!(scene.claim_as(other, Scope::Pending, 9), []);
+    scene.advance(SECOND);
+    let swept = scene.expire();
+    assert_eq!(swept.iter().map(|swept| swept.unit_id.as_str()).collect::<Vec<_>>(), ["new"]);
+}
+
+fn nobody_lets_go_what_others_accepted(scene: &Scene<'_>) {
+    let other = scene.other_owner();
+    scene.insert(work("open"));
+    scene.bring("ended", UnitStatus::Completed);
+    insert_for(scene, other, work("of another").queue_timeout(SECOND));
+    let of_others = ["open", "ended", "of another"];
+    let before = of_others.map(|id| scene.snapshot(id));
+    assert_eq!(let_go(scene, scene.owner), 0);
+    let elsewhere = scene.repository.create_job(&NewJob::named("elsewhere")).expect("a new job").id;
+    let accepted = Intake::AcceptedBy(scene.owner);
+    scene.repository.insert(elsewhere, &[work("a"), work("b")], accepted).expect("they are valid");
+    assert_eq!(let_go(scene, scene.owner), 2, "in whatever job");
+    assert_eq!(of_others.map(|id| scene.snapshot(id)), before);
+    scene.advance(SECOND);
+    assert_eq!(scene.expire().len(), 1, "the queue timeout of another runs on");
+}
+
+fn to_let_go_twice_is_to_let_go_once(scene: &Scene<'_>) {
+    scene.accept(work("a").queue_timeout(SECOND));
+    scene.accept(work("b"));
+    assert_eq!(let_go(scene, scene.owner), 2);
+    insert_for(scene, scene.other_owner(), work("b"));
+    let before = ["a", "b"].map(|id| scene.snapshot(id));
+    assert_eq!(let_go(scene, scene.owner), 0);
+    scene.repository.end_owner(scene.owner).expect("an owner can end");
+    assert_eq!(let_go(scene, scene.owner), 0, "an owner that ended has nothing");
+    assert_eq!(["a", "b"].map(|id| scene.snapshot(id)), before);
+}
+
+fn let_go(scene: &Scene<'_>, owner: OwnerId) -> u64 {
+    scene.repository.let_go(owner).expect("it is registered")
 }
 
 /// Inserts a unit that may be there for an owner.

@@ -108,6 +108,7 @@ fn what_is_not_there_is_unknown(scene: &Scene<'_>) {
     let request = scene.request(NO_OWNER, Scope::Pending, vec![slot]);
     assert_refused!(repository.claim(&request), RepositoryError::UnknownOwner(NO_OWNER));
     assert_refused!(repository.renew(NO_OWNER, TTL), RepositoryError::UnknownOwner(NO_OWNER));
+    assert_refused!(repository.let_go(NO_OWNER), RepositoryError::UnknownOwner(NO_OWNER));
     assert_refused!(repository.end_owner(NO_OWNER), RepositoryError::UnknownOwner(NO_OWNER));
 }
 

@@ -271,6 +271,10 @@ impl Repository for MemoryRepository {
         Ok(self.change(|store, now| store.register_owner(owner, now)))
     }
 
+    fn let_go(&self, owner: OwnerId) -> Result<u64> {
+        self.store().let_go(owner)
+    }
+
     fn end_owner(&self, owner: OwnerId) -> Result<()> {
         self.change(|store, now| store.end_owner(owner, now))
     }

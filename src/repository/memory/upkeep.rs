@@ -134,6 +134,26 @@ impl Store {
         id
     }
 
+    pub(super) fn let_go(&mut self, owner: OwnerId) -> Result<u64> {
+        // One that has ended has nothing that waits.
+        if !self.owners.contains_key(&owner) {
+            return Err(RepositoryError::UnknownOwner(owner));
+        }
+        Ok(self.leave_to_anybody(owner))
+    }
+
+    /// What an owner accepted and that waits is for anybody, as long as it takes. Tells how many.
+    fn leave_to_anybody(&mut self, owner: OwnerId) -> u64 {
+        let is_its = |unit: &&mut UnitRecord| unit.status == UnitStatus::Pending && unit.accepted_by == Some(owner);
+        let mut count = 0;
+        for unit in self.units.values_mut().filter(is_its) {
+            unit.accepted_by = None;
+            unit.queue_deadline_ms = None;
+            count += 1;
+        }
+        count
+    }
+
     pub(super) fn end_owner(&mut self, owner: OwnerId, now: Moment) -> Result<()> {
         let found = self.owners.get(&owner).ok_or(RepositoryError::UnknownOwner(owner))?;
         if found.ended_at.is_none() {
@@ -148,10 +168,7 @@ impl Store {
         for key in held {
             self.lose(key, By::new(owner.to_string(), loss::OWNER_ENDED), now);
         }
-        for unit in self.units.values_mut().filter(|unit| unit.accepted_by == Some(owner)) {
-            unit.accepted_by = None;
-            unit.queue_deadline_ms = None;
-        }
+        self.leave_to_anybody(owner);
         let of_owner = self.workers.values_mut().filter(|worker| worker.owner == owner);
         for worker in of_owner.filter(|worker| !worker.status.is_ended()) {
             worker.status = WorkerStatus::Dead;

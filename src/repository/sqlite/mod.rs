@@ -384,6 +384,10 @@ impl Repository for SqliteRepository {
         self.run(Order::new("register_owner"), move |book| book.register_owner(now, &owner))
     }
 
+    fn let_go(&self, owner: OwnerId) -> Result<u64> {
+        self.run(Order::new("let_go"), move |book| book.let_go(owner))
+    }
+
     fn end_owner(&self, owner: OwnerId) -> Result<()> {
         let now = self.shared.clock.now();
         self.run(Order::new("end_owner"), move |book| book.end_owner(now, owner))

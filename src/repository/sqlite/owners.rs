@@ -259,12 +259,16 @@ impl Book<'_> {
         })
     }
 
+    pub(super) fn let_go(&mut self, owner: OwnerId) -> Answer<u64> {
+        match self.has_ended(owner)? {
+            true => Ok(0),
+            false => self.leave_to_anybody(owner),
+        }
+    }
+
     pub(super) fn end_owner(&mut self, now: Moment, owner: OwnerId) -> Answer<()> {
-        let mut select = self.connection.prepare_cached("SELECT ended_at IS NULL FROM owners WHERE id = ?1")?;
-        match select.query_row([owner.0], |row| row.get(0)).optional()? {
-            None => return Err(RepositoryError::UnknownOwner(owner).into()),
-            Some(false) => return Ok(()),
-            Some(true) => {}
+        if self.has_ended(owner)? {
+            return Ok(());
         }
         for unit in self.leases_of(owner, None)? {
             self.lose(now, &unit, &owner.to_string(), loss::OWNER_ENDED)?;
@@ -272,16 +276,28 @@ impl Book<'_> {
         self.mark_ended(now, owner)
     }
 
-    /// Gives back what an owner accepted, and ends it and its workers. It holds no lease.
-    fn mark_ended(&mut self, now: Moment, owner: OwnerId) -> Answer<()> {
-        self.bury(owner);
-        let now_ms = now.wall.timestamp_millis();
+    /// Whether an owner, which must be known, has ended.
+    fn has_ended(&self, owner: OwnerId) -> Answer<bool> {
+        let mut select = self.connection.prepare_cached("SELECT ended_at IS NOT NULL FROM owners WHERE id = ?1")?;
+        let has_ended = select.query_row([owner.0], |row| row.get(0)).optional()?;
+        Ok(has_ended.ok_or(RepositoryError::UnknownOwner(owner))?)
+    }
+
+    /// What an owner accepted and that waits is for anybody, as long as it takes. Tells how many.
+    fn leave_to_anybody(&self, owner: OwnerId) -> Answer<u64> {
         let mut update = self.connection.prepare_cached(
             "UPDATE work_units
              SET accepted_by = NULL, queue_deadline_boot_ms = NULL
              WHERE status = 'PENDING' AND accepted_by IS NOT NULL AND accepted_by = ?1",
         )?;
-        update.execute([owner.0])?;
+        Ok(update.execute([owner.0])? as u64)
+    }
+
+    /// Gives back what an owner accepted, and ends it and its workers. It holds no lease.
+    fn mark_ended(&mut self, now: Moment, owner: OwnerId) -> Answer<()> {
+        self.bury(owner);
+        let now_ms = now.wall.timestamp_millis();
+        self.leave_to_anybody(owner)?;
         let mut update = self.connection.prepare_cached(
             "UPDATE workers
              SET status = 'DEAD', load = 0, current_unit = NULL, last_activity_at = ?2
