@@ -21,7 +21,7 @@
 //! # The life of a worker
 //!
 //! Started with the pool in batches, or when it is needed (`crew`, `scaling`), its thread first calls
-//! [`Executor::start_worker`](crate::Executor::start_worker) (`slot`). Then it takes one unit after the other (`cell`), until it was idle for too
+//! [`Executor::start_worker`] (`slot`). Then it takes one unit after the other (`cell`), until it was idle for too
 //! long, is worn out or one too many, or the pool stops. If its executor panics it is tainted: it takes nothing more, its unit
 //! is resolved, and another worker takes its place, or itself after a rest.
 //!
@@ -531,8 +531,18 @@ fn begin_stop(core: &Core, stop: Stop, why: &str) {
     if is_news {
         log_stop(core, &stats, why);
     }
+    if !left.is_empty() {
+        let_go(core);
+    }
     for unit in left {
         unit.leave(Left::Pending);
+    }
+}
+
+/// What waits is anybody's from now on, and nobody fails it for waiting: what runs may take its time to end.
+fn let_go(core: &Core) {
+    if let Some(Err(error)) = panics::contain("letting go", || core.repository().let_go(core.owner())) {
+        log::warn!("{}: what waits is this pool's until it has stopped: {error}", core.job.id);
     }
 }
 

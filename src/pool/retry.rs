@@ -28,7 +28,7 @@ pub struct RetryPolicy {
     after_crash: AfterCrash,
 }
 
-/// Which units are tried again after their worker crashed: its executor panicked or said that it is [broken](crate::Then::Replace).
+/// Which units are tried again after their worker crashed: its executor panicked or said that it is [broken](crate::ExecuteError::broken).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum AfterCrash {
