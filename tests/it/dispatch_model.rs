@@ -456,7 +456,8 @@ impl World {
         }
         match self.model.units[unit].standing {
             Standing::Due if has_free => self.model.start(unit),
-            Standing::Due | Standing::Pausing { .. } if !has_free => self.model.wait_in_line(unit),
+            // What waits already, in line or to be tried again, needs no place of its own.
+            Standing::Due | Standing::Pausing { .. } if !has_free && again.is_none() => self.model.wait_in_line(unit),
             _ => {}
         }
         Ok(())
