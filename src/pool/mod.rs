@@ -67,6 +67,7 @@ mod run;
 mod scaling;
 mod slot;
 mod stats;
+mod stopping;
 mod submit;
 mod supervisor;
 mod timers;

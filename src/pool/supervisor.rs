@@ -1,17 +1,16 @@
-//! The supervisor: serves the timers, sees to it that there are as many workers as there should be, asks executions to stop
-//! when their time is up, leaves those behind that do not, and brings the pool to its end. It never runs the user's code.
+//! The supervisor: serves the timers, sees to it that there are as many workers as there should be (`crew`), asks executions to
+//! stop when their time is up, leaves those behind that do not, and brings the pool to its end (`stopping`). It never runs the user's code.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::capacity::WorkerNumber;
-use super::cell::{LeftBehind, Spare, WorkerCell};
+use super::cell::WorkerCell;
 use super::core::Core;
 use super::execution::Execution;
-use super::ledger::Left;
-use super::ready::Stop;
+use super::stopping::Stopping;
 use super::timers::Alarm;
-use super::{claimer, crew, panics, slot};
+use super::{crew, panics, slot};
 use crate::executor::CancelReason;
 use crate::sync::thread::JoinHandle;
 
@@ -46,7 +45,7 @@ pub(super) fn serve(core: &Arc<Core>, helpers: Helpers) {
         let sleep = core.ready.next_alarm_ms().map_or(LONGEST_SLEEP, |at_ms| until(core, at_ms));
         core.ready.supervisor.wait(Some(sleep));
     }
-    end(core, helpers, &stopping);
+    stopping.end(core, helpers);
 }
 
 /// How long it is until then.
@@ -74,7 +73,7 @@ fn ring(core: &Arc<Core>, alarm: Alarm, stopping: &mut Stopping) {
             }
         }
         Alarm::Forget(worker) => core.registry.remove(worker),
-        Alarm::StartGrace => stopping.is_start_grace_over = true,
+        Alarm::StartGrace => stopping.start_time_is_up(),
         Alarm::StopGrace => stopping.time_is_up(core),
     }
 }
@@ -96,181 +95,7 @@ pub(super) fn ask_to_stop(core: &Core, cell: &WorkerCell, execution: &Execution,
     execution.cancel.cancel(reason);
 }
 
-/// How far the end of the pool has come.
-#[derive(Debug, Default)]
-struct Stopping {
-    /// Whether those on their way up have been asked to give up.
-    has_asked_starting: bool,
-    /// Whether they are not waited for any more.
-    is_start_grace_over: bool,
-    /// When the grace ends that was given last.
-    grace_ms: Option<i64>,
-    is_grace_over: bool,
-    /// Whether even those are not waited for any more who are storing how their attempts ended.
-    is_patience_over: bool,
-}
-
-impl Stopping {
-    /// Does the next step of stopping, if the pool stops; says whether that was the last.
-    fn is_over(&mut self, core: &Arc<Core>) -> bool {
-        let Some(state) = core.ready.stop_state() else { return false };
-        self.end_starting(core, state.mode);
-        if let Some(grace) = state.mode.grace() {
-            self.ask_all(core, grace);
-        }
-        if self.is_grace_over {
-            self.leave_behind(core);
-        }
-        for cell in core.registry.snapshot() {
-            // Their attempts have ended, and nobody knows when they come back.
-            if cell.is_stuck() {
-                leave(core, &cell, Spare::Nobody);
-            }
-            cell.retire_tainted(&core.ready);
-        }
-        if state.busy == 0 || self.is_grace_over {
-            slot::retire(core, core.ready.retire_idle());
-        }
-        // A callback may take for ever. Whoever has brought an attempt to its end is about to tell, unless it cannot.
-        let is_quiet =
-            !state.has_open_units || (self.is_grace_over && !state.has_untold_units) || self.is_patience_over;
-        let is_hook_over = self.is_start_grace_over || core.ready.is_hook_over();
-        state.busy == 0 && state.live == 0 && is_quiet && is_hook_over
-    }
-
-    /// Asks whoever is on the way up to give up, and leaves behind who does not.
-    fn end_starting(&mut self, core: &Arc<Core>, mode: Stop) {
-        let cells = core.registry.snapshot();
-        if !self.has_asked_starting {
-            self.has_asked_starting = true;
-            core.init_cancel.cancel(CancelReason::Shutdown);
-            core.ready.set_alarm(core.in_ms(core.settings.kill_grace), Alarm::StartGrace);
-        }
-        for token in cells.iter().filter_map(|cell| cell.start_token()) {
-            token.cancel(CancelReason::Shutdown);
-        }
-        self.is_start_grace_over |= mode == Stop::Now;
-        if self.is_start_grace_over {
-            for cell in cells {
-                slot::late_start(core, cell.number, None, CancelReason::Shutdown);
-            }
-        }
-    }
-
-    /// Asks every execution to stop, and sets the time after which none is waited for.
-    fn ask_all(&mut self, core: &Core, grace: Duration) {
-        let grace_ms = core.in_ms(grace);
-        if self.grace_ms.is_none_or(|before_ms| grace_ms < before_ms) {
-            if let Some(before_ms) = self.grace_ms.replace(grace_ms) {
-                // Rung twice, it would not spare those who are storing.
-                core.ready.clear_alarm(before_ms, Alarm::StopGrace);
-            }
-            core.ready.set_alarm(grace_ms, Alarm::StopGrace);
-        }
-        for cell in core.registry.snapshot() {
-            if let Some(execution) = cell.executing() {
-                execution.cancel.cancel(CancelReason::Shutdown);
-            }
-        }
-    }
-
-    /// The grace is over: whoever still works is left behind, and its unit given back.
-    fn leave_behind(&self, core: &Arc<Core>) {
-        let spare = if self.is_patience_over { Spare::Nobody } else { Spare::WhoStores };
-        for cell in core.registry.snapshot() {
-            leave(core, &cell, spare);
-        }
-    }
-
-    /// The grace is over, or what follows it for those who are storing.
-    fn time_is_up(&mut self, core: &Arc<Core>) {
-        if self.is_grace_over {
-            self.is_patience_over = true;
-        } else {
-            self.is_grace_over = true;
-            core.ready.set_alarm(core.in_ms(core.settings.kill_grace), Alarm::StopGrace);
-        }
-        self.leave_behind(core);
-    }
-}
-
-/// Ends a worker whose thread has not come back, and gives back what it executes.
-fn leave(core: &Core, cell: &WorkerCell, spare: Spare) {
-    let Some(had) = cell.leave_behind(&core.ready, spare) else { return };
-    slot::end(core, cell);
-    match had {
-        LeftBehind::Executing(execution) => {
-            log::warn!("unit {}: its executor did not stop, the thread is left behind", execution.claim.unit.id);
-            execution.closed();
-            match left_by(core, &execution) {
-                Left::Ended(status) => {
-                    claimer::ended(core, execution.claim.lease.attempt(), status, None);
-                }
-                left => leaves(core, &execution, left),
-            }
-        }
-        LeftBehind::Storing(execution) => leaves(core, &execution, left_by(core, &execution)),
-        LeftBehind::Stored(execution, left) => leaves(core, &execution, left),
-    }
-}
-
-/// What became of a unit when its worker ended: it was given back, unless its attempt was the last, as it also is if somebody
-/// had asked to cancel the unit.
-fn left_by(core: &Core, execution: &Execution) -> Left {
-    let lease = &execution.claim.lease;
-    match core.repository().unit(core.job.id, lease.unit_id.as_str()) {
-        Ok(unit) if unit.status.is_terminal() && unit.attempt_count == lease.attempt_number => Left::Ended(unit.status),
-        Ok(_) => Left::Pending,
-        Err(error) => {
-            log::warn!("unit {}: what became of it could not be read: {error}", lease.unit_id);
-            Left::Pending
-        }
-    }
-}
-
-/// The unit leaves, whatever the thread that was left behind says later. If it ended, that thread's callback comes first.
-fn leaves(core: &Core, execution: &Execution, left: Left) {
-    let is_news = core.ready.unit_leaves(execution.claim.lease.attempt(), left).is_some();
-    if is_news && !matches!(left, Left::Ended(_)) {
-        execution.unit.leave(left);
-    }
-}
-
-/// The last steps: nobody works any more.
-fn end(core: &Core, helpers: Helpers, stopping: &Stopping) {
-    for unit in core.ready.leave_all() {
-        unit.leave(Left::Pending);
-    }
-    core.end_helpers();
-    join([helpers.claimer, helpers.heartbeat]);
-    if !core.ready.leave_hook_behind() {
-        join(helpers.init);
-    }
-    // A callback that does not return would keep the reporter for ever.
-    if !(stopping.is_grace_over && core.ready.leave_reporter_behind()) {
-        join([helpers.reporter]);
-    }
-    join(core.ready.ended_threads());
-    panics::contain("the supervisor", || {
-        core.store_unstored();
-        let ended = core.repository().end_owner(core.owner()).or_else(|error| match error.is_passing() {
-            true => core.repository().end_owner(core.owner()),
-            false => Err(error),
-        });
-        if let Err(error) = ended {
-            log::error!("{}: the end of the pool was not stored: {error}", core.job.id);
-            *core.stop_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-        }
-    });
-    core.stop_clock();
-    // Whoever waits for a unit need not wait for a callback that nobody waits for.
-    for (unit, left) in core.ready.end() {
-        unit.leave(left);
-    }
-    log::info!("{}: the pool has stopped: {}", core.job.id, core.summary(true));
-}
-
-fn join(threads: impl IntoIterator<Item = JoinHandle<()>>) {
+pub(super) fn join(threads: impl IntoIterator<Item = JoinHandle<()>>) {
     for thread in threads {
         if thread.join().is_err() {
             log::error!("a thread of the pool panicked");
