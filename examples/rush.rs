@@ -11,8 +11,8 @@ use std::error::Error;
 use std::time::Duration;
 
 use workcrew::{
-    Call, Event, ExecuteError, MemoryRepository, NewJob, NewUnit, PoolHandle, Repository, Scaling, Stop, SubmitError,
-    WorkPool, WorkResult, WorkUnit,
+    Call, Event, ExecuteError, MemoryRepository, NewJob, NewUnit, PoolHandle, Prompt, Repository, Scaling, Stop,
+    SubmitError, WorkPool, WorkResult, WorkUnit,
 };
 
 const PAGES: usize = 60;
@@ -52,7 +52,7 @@ fn line_up(pool: &WorkPool, unit: NewUnit) -> Result<(), SubmitError> {
     match pool.enqueue(unit, "Translate this page.") {
         Err(refused) if refused.is_saturated() => {
             pool.wait_for_available_slot();
-            pool.submit_work_unit(*refused.unit, "Translate this page.").map(drop)
+            pool.enqueue(*refused.unit, Prompt::OfUnit).map(drop)
         }
         answer => answer.map(drop),
     }

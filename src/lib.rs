@@ -39,7 +39,7 @@ pub use attempt::{
 };
 pub use conversation::{Message, Part, Raw, Role};
 pub use executor::simulated::Simulated;
-pub use executor::{Call, ExecuteError, Executor, WorkResult};
+pub use executor::{Call, CancelReason, CancelToken, ExecuteError, Executor, Then, WorkResult};
 pub use job::{Job, JobId, NewJob};
 pub use lease::{Claim, Lease, NewOwner, Owner, OwnerId};
 pub use money::{Charge, Cost, Money, Price, Tokens};

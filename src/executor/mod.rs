@@ -50,7 +50,8 @@ pub trait Executor: Send + Sync + 'static {
     /// Brings a worker up, on its own thread, before its first unit and again after a crash (nothing to do).
     ///
     /// An error means that the worker cannot work, and so does not returning within the pool's
-    /// [`startup_timeout`](crate::WorkPoolBuilder::startup_timeout), which the token tells of. One that
+    /// [`startup_timeout`](crate::WorkPoolBuilder::startup_timeout), which the token tells of. A worker that did not come up is tried
+    /// again after a minute, or when a unit needs it. One that
     /// [holds](Then::Hold) the pool says that no worker can.
     ///
     /// # Errors

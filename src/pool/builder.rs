@@ -39,7 +39,7 @@ pub(super) struct Settings {
     pub(super) startup_batch_delay: Duration,
     pub(super) max_worker_age: Option<Duration>,
     pub(super) max_units_per_worker: Option<u64>,
-    pub(super) taint: Duration,
+    pub(super) taint_for: Duration,
     pub(super) timeout: Duration,
     pub(super) retry: RetryPolicy,
     pub(super) lease: Duration,
@@ -66,7 +66,7 @@ impl Default for Settings {
             startup_batch_delay: Duration::from_millis(500),
             max_worker_age: None,
             max_units_per_worker: None,
-            taint: Duration::ZERO,
+            taint_for: Duration::ZERO,
             timeout: Duration::from_secs(600),
             retry: RetryPolicy::default(),
             lease: Duration::from_secs(60),
@@ -108,7 +108,7 @@ impl Settings {
             ("startup_batch_delay", self.startup_batch_delay, Duration::ZERO),
             ("max_worker_age", self.max_worker_age.unwrap_or(shortest), shortest),
             ("scaling", self.scaling.idle_limit().unwrap_or_default(), Duration::ZERO),
-            ("taint", self.taint, Duration::ZERO),
+            ("taint_for", self.taint_for, Duration::ZERO),
             ("timeout", self.timeout, shortest),
             ("lease", self.lease, shortest),
             ("heartbeat", self.heartbeat, shortest),
@@ -184,7 +184,7 @@ impl WorkPoolBuilder {
         }
     }
 
-    /// How many workers are started with the pool and kept (1).
+    /// How many workers are started with the pool and kept (1). With [`Scaling::Fixed`] all of `max_workers` are.
     pub fn min_workers(mut self, min_workers: usize) -> Self {
         self.settings.min_workers = min_workers;
         self
@@ -196,7 +196,7 @@ impl WorkPoolBuilder {
         self
     }
 
-    /// When there are how many workers between the two ([`Scaling::OnDemand`]).
+    /// How many workers there are, between `min_workers` and `max_workers` ([`Scaling::OnDemand`]).
     pub fn scaling(mut self, scaling: Scaling) -> Self {
         self.settings.scaling = scaling;
         self
@@ -266,8 +266,8 @@ impl WorkPoolBuilder {
     }
 
     /// How long a worker rests after a crash before it is brought up again; without a rest it is replaced at once (no rest).
-    pub fn taint(mut self, rest: Duration) -> Self {
-        self.settings.taint = rest;
+    pub fn taint_for(mut self, rest: Duration) -> Self {
+        self.settings.taint_for = rest;
         self
     }
 

@@ -2,7 +2,7 @@
 //!
 //! | there is | what happens |
 //! |---|---|
-//! | a worker, and nothing else that waits for it | the same as for a submission: stored, claimed and with its worker |
+//! | a worker, and nothing else that waits for it, or a place that this thread was promised | the same as for a submission: stored, claimed and with its worker |
 //! | room in the queue | stored as PENDING, accepted by this pool; the claimer claims it when a place is free |
 //! | neither | [`Saturated`](Refusal::Saturated), at once; nothing is stored |
 //!
@@ -28,24 +28,29 @@ use crate::attempt::AttemptKey;
 use crate::error::RepositoryError;
 use crate::prompt::Prompt;
 use crate::repository::{Insertion, Intake};
+use crate::sync::thread;
 use crate::unit::{NewUnit, UnitId, UnitKey, UnitStatus, WorkUnit, shortened};
 
 /// Takes a unit that may wait: see the [module](self).
 pub(super) fn enqueue(core: &Arc<Core>, mut unit: NewUnit, prompt: Prompt) -> Result<UnitHandle, SubmitError> {
-    if unit.queue_timeout.is_none() {
+    let own_timeout = unit.queue_timeout;
+    if own_timeout.is_none() {
         // Until it may begin it does not wait for a worker.
         let not_yet = unit.not_before.and_then(|time| (time - core.clock.now().wall).to_std().ok()).unwrap_or_default();
         unit.queue_timeout = core.settings.queue_timeout.map(|timeout| timeout.saturating_add(not_yet));
     }
-    let unit = submit::with_prompt(core, unit, prompt)?;
+    let mut unit = submit::with_prompt(core, unit, prompt)?;
     match put_in_place(core, &unit) {
         Ok(open) => Ok(UnitHandle::new(core, open)),
-        Err(reason) => Err(SubmitError { unit: Box::new(unit), reason }),
+        Err(reason) => {
+            unit.queue_timeout = own_timeout;
+            Err(SubmitError { unit: Box::new(unit), reason })
+        }
     }
 }
 
 fn put_in_place(core: &Arc<Core>, unit: &NewUnit) -> Result<Arc<OpenUnit>, Refusal> {
-    let (place, open) = core.ready.begin_enqueuing(&unit.id)?;
+    let (place, open) = core.ready.begin_enqueuing(thread::current().id(), &unit.id)?;
     if let Place::Worker(taken) = place {
         return submit::give_to_worker(core, taken, &open, unit);
     }

@@ -62,7 +62,7 @@ impl Error for StartError {
 /// [reason](Refusal) says otherwise.
 #[derive(Debug)]
 pub struct SubmitError {
-    /// The unit.
+    /// The unit, which has its prompt by now: it can be submitted again with [`Prompt::OfUnit`](crate::Prompt::OfUnit).
     pub unit: Box<NewUnit>,
     /// Why it was not taken.
     pub reason: Refusal,

@@ -221,7 +221,10 @@ impl PoolHandle {
         }
     }
 
-    /// As [`WorkPool::enqueue`](super::WorkPool::enqueue). A pool that is gone has stopped.
+    /// As [`WorkPool::enqueue`](super::WorkPool::enqueue), for follow-up work from callbacks. A pool that is gone has stopped.
+    ///
+    /// While the pool stops it is refused, and what was in line by then stays PENDING. A callback runs once: whoever starts the program
+    /// again must find out by other means, such as the records of the units that came before, what has yet to follow.
     ///
     /// # Errors
     ///

@@ -22,14 +22,14 @@
 //!
 //! Started with the pool in batches, or when it is needed (`crew`, `scaling`), its thread first calls
 //! [`Executor::start_worker`] (`slot`). Then it takes one unit after the other (`cell`), until it was idle for too
-//! long, is worn out or one too many, or the pool stops. If its executor panics it is tainted: it takes nothing more, its unit
-//! is resolved, and another worker takes its place, or itself after a rest.
+//! long, is worn out or one too many, or the pool stops. If its executor panics, or says that it is broken, it is tainted: it takes
+//! nothing more, its unit is resolved, and another worker takes its place, or itself after a rest.
 //!
 //! # Threads
 //!
 //! One for each worker; the `supervisor`, which serves timers, starts workers and never runs the user's code; the
 //! claimer and the heartbeat, which call the repository and nobody else; the reporter; one for the init hook while it runs.
-//! `stop` ends them all.
+//! `stop` ends them all but those that do not return (`stopping`).
 //!
 //! # Locks
 //!
@@ -185,7 +185,8 @@ impl WorkPool {
         Ok(())
     }
 
-    /// Waits until a worker is up: from then on units can be executed, though more workers may be on their way.
+    /// Waits until the first worker is up. Units are executed once all have come up with which the pool starts, or have failed to:
+    /// that is what [`await_init_complete`](WorkPool::await_init_complete) waits for.
     ///
     /// # Errors
     ///
@@ -263,7 +264,8 @@ impl WorkPool {
     ///
     /// # Errors
     ///
-    /// [`Saturated`](Refusal::Saturated) if [`max_queue_size`](WorkPoolBuilder::max_queue_size) units wait already. The unit comes back with the error.
+    /// [`Saturated`](Refusal::Saturated) if [`max_queue_size`](WorkPoolBuilder::max_queue_size) units wait already. The unit comes back with
+    /// the error. To wait until it can be taken, [wait for a place](WorkPool::wait_for_available_slot) and enqueue it again.
     ///
     /// ```
     /// use workcrew::{Call, NewUnit, WorkPool, WorkResult};
@@ -284,7 +286,8 @@ impl WorkPool {
     }
 
     /// Waits until there is a place and keeps it for this thread, whose next [`submit_work_unit`](WorkPool::submit_work_unit)
-    /// uses it. Unused, it lapses after 30 seconds.
+    /// or [`enqueue`](WorkPool::enqueue) uses it. Unused, it lapses after 30 seconds. Units that are in line, or to be tried again,
+    /// go first.
     ///
     /// `false` if there will be none: the pool has not been started, has stopped, or this is one of its own threads.
     pub fn wait_for_available_slot(&self) -> bool {
@@ -383,7 +386,8 @@ impl WorkPool {
         self.core.ready.busy_count()
     }
 
-    /// Stops the pool, and waits until all its threads have ended. Stopping twice is one stop, of which the more urgent
+    /// Stops the pool, and waits until all its threads have ended. What waits stays PENDING, also in line: to have it executed, call
+    /// [`wait_for_completion`](WorkPool::wait_for_completion) before. Stopping twice is one stop, of which the more urgent
     /// wish counts. On a thread of the pool it only asks for it and returns.
     ///
     /// # Errors

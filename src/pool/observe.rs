@@ -119,7 +119,7 @@ pub enum Event<'a> {
     WorkerEnded {
         /// Which.
         worker_id: &'a WorkerId,
-        /// Whether it ended because it crashed.
+        /// Whether it ended because it crashed or did not come up.
         has_crashed: bool,
     },
     /// An executor has held the pool: it starts nothing for a while.
@@ -133,7 +133,8 @@ pub enum Event<'a> {
 
 /// Sees what happens in a pool, event by event, on the thread on which it happens. A closure is an observer.
 ///
-/// It should return soon: the worker waits for it.
+/// It should return soon: whoever tells it waits, which is the worker, for [`UnitQueued`](Event::UnitQueued) the caller, and for what
+/// happened without a worker the one thread of the pool that tells of such.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU32, Ordering};

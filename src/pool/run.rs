@@ -81,7 +81,7 @@ fn come_back(core: &Arc<Core>, cell: &Arc<WorkerCell>, generation: u64, executio
 fn after(core: &Core, cell: &WorkerCell, end: &End) -> After {
     let Some(reason) = &end.crash else { return After::GoOn };
     slot::taint(core, cell, reason);
-    let rest = core.settings.taint;
+    let rest = core.settings.taint_for;
     After::Crash { rests_until_ms: (!rest.is_zero()).then(|| core.in_ms(rest)) }
 }
 

@@ -28,7 +28,8 @@ pub enum Scaling {
     OnDemand,
     /// All workers start with the pool, and stay.
     Fixed,
-    /// `min_workers` start with the pool; one more when so many wait, one fewer when nothing waits and one was idle for so long.
+    /// `min_workers` start with the pool; one more when so many wait, one fewer when nothing waits and one was idle for so long, at most
+    /// one a second.
     ///
     /// What waits are units in the queue and threads that wait for a place: one thread that submits one unit
     /// after the other is one of them, however many it has left. It is made for [`enqueue`](super::WorkPool::enqueue).

@@ -45,7 +45,8 @@ impl fmt::Display for PoolPhase {
 /// What a pool is doing and what it has done, all of it at one moment.
 ///
 /// `accepted = pending + running + completed + failed + cancelled + left_pending + lost` holds in every one of them, and the
-/// workers add up to `total_workers`.
+/// workers add up to `total_workers`. Serialised, some have the names that others know them by: `processing_workers`,
+/// `total_completed`, `total_failed`, and `current_run` for a worker's unit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PoolStats {
@@ -57,7 +58,7 @@ pub struct PoolStats {
     pub hold: Option<String>,
     /// How many units it may execute at a time.
     pub max_workers: usize,
-    /// How many workers there should be now.
+    /// How many workers there should be now. What is missing and did not come up is tried again every minute, two at a time.
     pub target_workers: usize,
     /// Workers that there are, whatever they do.
     pub total_workers: usize,
@@ -82,6 +83,10 @@ pub struct PoolStats {
     pub slot_waiters: usize,
     /// Threads that wait for the pool to come up.
     pub init_waiters: usize,
+    /// Workers that did not come up. One with which the pool starts, or that was to be there by now, is tried again within a minute.
+    pub failed_starts: u64,
+    /// Why the last one did not.
+    pub last_start_failure: Option<String>,
     /// Units that wait in line for their first attempt.
     pub queue_size: usize,
     /// How many may.

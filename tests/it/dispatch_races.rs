@@ -312,7 +312,7 @@ impl Round {
             .max_workers(self.workers.1)
             .max_queue_size(self.max_queue_size)
             .retry(self.retry.clone())
-            .taint(self.taint)
+            .taint_for(self.taint)
             .startup_batch(self.startup_batch)
             .startup_batch_delay(Duration::ZERO)
             .shutdown_grace(Duration::from_secs(5))

@@ -126,7 +126,7 @@ impl Storm {
         let weather = Arc::clone(&self.weather);
         let pool = WorkPool::builder(job, move |call: &Call<'_>| weather.execute(call), repository.clone())
             .scaling(self.scaling)
-            .taint(self.taint)
+            .taint_for(self.taint)
             .max_workers(WORKERS)
             .max_queue_size(UNITS)
             .startup_batch_delay(Duration::ZERO)

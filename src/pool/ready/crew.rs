@@ -75,6 +75,7 @@ pub(super) struct Crew {
     stopped_at_ms: Option<i64>,
     /// When it is looked next whether one has been idle for too long.
     idle_alarm_ms: Option<i64>,
+    failed_starts: u64,
     startup: Startup,
 }
 
@@ -89,11 +90,27 @@ impl Crew {
             next_batch_ms: None,
             failure: None,
         };
-        Crew { limits, size: first, replacements: 0, stopped_at_ms: None, idle_alarm_ms: None, startup }
+        Crew {
+            limits,
+            size: first,
+            replacements: 0,
+            stopped_at_ms: None,
+            idle_alarm_ms: None,
+            failed_starts: 0,
+            startup,
+        }
     }
 
     pub(super) fn size(&self) -> usize {
         self.size
+    }
+
+    pub(super) fn failed_starts(&self) -> u64 {
+        self.failed_starts
+    }
+
+    pub(super) fn last_start_failure(&self) -> Option<String> {
+        self.startup.failure.clone()
     }
 }
 
@@ -186,6 +203,7 @@ impl Ready {
         self.change(|state, wake| {
             state.ended_threads.extend(thread);
             state.capacity.publish(worker, None);
+            state.crew.failed_starts += 1;
             state.crew.startup.failure = Some(reason.to_owned());
             (wake.slot, wake.supervisor) = (true, true);
         });

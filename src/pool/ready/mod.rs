@@ -277,6 +277,8 @@ impl Ready {
             abandoned_threads: state.abandoned,
             slot_waiters: state.slot_waiters,
             init_waiters: state.init_waiters,
+            failed_starts: state.crew.failed_starts(),
+            last_start_failure: state.crew.last_start_failure(),
             queue_size: state.ledger.queue.len(),
             max_queue_size: state.ledger.queue.limit(),
             requests: totals.requests,

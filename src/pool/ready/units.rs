@@ -11,6 +11,7 @@ use crate::pool::ledger::{Left, Standing};
 use crate::pool::open_unit::OpenUnit;
 use crate::pool::stats::PoolPhase;
 use crate::pool::timers::Alarm;
+use crate::sync::thread::ThreadId;
 use crate::unit::{UnitKey, UnitStatus};
 
 /// Where a unit goes that may wait in line.
@@ -42,13 +43,7 @@ impl Ready {
                     state.capacity.drop_permit();
                     true
                 }
-                Right::Thread(thread) => {
-                    let reservation = state.capacity.unreserve(thread);
-                    if let Some((number, at_ms)) = reservation {
-                        state.timers.clear(at_ms, Alarm::Reservation(number));
-                    }
-                    reservation.is_some()
-                }
+                Right::Thread(thread) => state.unreserve(thread),
             };
             // A promise is kept also while the pool is held: the unit is stored, and its worker gives it back unexecuted.
             if state.phase != PoolPhase::Running || (state.hold.is_some() && !promised) {
@@ -63,14 +58,24 @@ impl Ready {
         })
     }
 
-    /// Takes a place for a unit that may wait in line: one with its worker if nothing else waits for it, otherwise one in the queue.
-    pub(in crate::pool) fn begin_enqueuing(&self, id: &str) -> Result<(Place, Arc<OpenUnit>), Refusal> {
+    /// Takes a place for a unit that may wait in line: the one that the thread was promised, one with its worker if nothing else waits
+    /// for it, otherwise one in the queue.
+    pub(in crate::pool) fn begin_enqueuing(
+        &self,
+        thread: ThreadId,
+        id: &str,
+    ) -> Result<(Place, Arc<OpenUnit>), Refusal> {
         self.change(|state, _| {
             state.ledger.totals.requests += 1;
+            let promised = state.unreserve(thread);
             if !state.is_open() {
                 return Err(state.refusal());
             }
-            let taken = if state.has_room_for_new() { state.capacity.take() } else { None };
+            let taken = match promised {
+                true => Some(state.capacity.take_promised()),
+                false if state.has_room_for_new() => state.capacity.take(),
+                false => None,
+            };
             if let Some(taken) = taken {
                 return Ok((Place::Worker(taken), state.begin_submission(id)));
             }
@@ -383,6 +388,15 @@ impl Ready {
 }
 
 impl State {
+    /// Takes the promise of a thread back, to be used or given up; says whether there was one.
+    pub(super) fn unreserve(&mut self, thread: ThreadId) -> bool {
+        let reservation = self.capacity.unreserve(thread);
+        if let Some((number, at_ms)) = reservation {
+            self.timers.clear(at_ms, Alarm::Reservation(number));
+        }
+        reservation.is_some()
+    }
+
     fn begin_submission(&mut self, id: &str) -> Arc<OpenUnit> {
         self.submissions += 1;
         self.ledger.begin_submission(id)

@@ -196,9 +196,7 @@ impl State {
         match thread {
             None => self.capacity.add_permit(),
             Some(thread) => {
-                if let Some((number, at_ms)) = self.capacity.unreserve(thread) {
-                    self.timers.clear(at_ms, Alarm::Reservation(number));
-                }
+                self.unreserve(thread);
                 let at_ms = lapses_at_ms();
                 let number = self.capacity.reserve(thread, at_ms);
                 wake.supervisor |= self.timers.set(at_ms, Alarm::Reservation(number));

@@ -266,7 +266,7 @@ fn each_pool_replaces_its_own() {
 /// A pool of one worker that rests for ten seconds after a crash; it has just crashed, and its unit failed.
 fn resting(world: &World) -> (WorkPool, super::Stage, Receiver<super::stage::Upcoming>, Receiver<String>) {
     let (part, stage, starts) = stage_and_starts();
-    let (builder, events) = tells_workers(world.pool(part).max_workers(1).taint(Duration::from_secs(10)), world);
+    let (builder, events) = tells_workers(world.pool(part).max_workers(1).taint_for(Duration::from_secs(10)), world);
     let pool = builder.start().unwrap();
     drop(next(&starts));
     pool.await_init_complete().unwrap();
@@ -706,7 +706,7 @@ fn stopped_while_a_worker_comes_up_for_a_unit_the_unit_is_given_back() {
 fn a_worker_that_was_brought_up_again_is_as_young_as_a_new_one() {
     let world = World::new();
     let (part, stage) = stage();
-    let builder = world.pool(part).max_workers(2).taint(Duration::from_secs(10));
+    let builder = world.pool(part).max_workers(2).taint_for(Duration::from_secs(10));
     let pool = builder.max_worker_age(Duration::from_secs(100)).up();
     world.clock.advance(Duration::from_secs(50));
     let handle = pool.submit_work_unit(NewUnit::new("a").max_retries(0), "go").unwrap();

@@ -137,7 +137,9 @@ fn a_place_that_was_promised_and_not_used_goes_to_the_queue() {
     let world = World::new();
     let (pool, stage) = world.staged(1);
     assert!(pool.wait_for_available_slot());
-    enqueue(&pool, "a");
+    thread::scope(|threads| {
+        threads.spawn(|| enqueue(&pool, "a"));
+    });
     assert_eq!((pool.stats().queue_size, stage.is_empty()), (1, true), "it is nobody else's");
     world.clock.advance(Duration::from_secs(30));
     drop(stage.next());
@@ -724,5 +726,26 @@ fn whoever_enqueues_gets_one_answer_and_each_unit_one_callback() {
         let ends: Vec<_> = world.attempts(id).iter().map(|attempt| attempt.outcome.unwrap()).collect();
         assert_eq!(ends, [Outcome::Failed; 2]);
     }
+    world.assert_clean();
+}
+
+#[test]
+fn whoever_waited_for_a_place_has_it_for_a_unit_that_may_wait_too() {
+    let world = World::new();
+    let (part, stage) = stage();
+    let pool = world.pool(part).max_workers(1).max_queue_size(1).queue_timeout(Duration::from_secs(60)).up();
+    enqueue(&pool, "a");
+    enqueue(&pool, "b");
+    let refused = pool.enqueue(NewUnit::new("c"), "go").unwrap_err();
+    assert!(refused.is_saturated() && refused.unit.queue_timeout.is_none(), "{refused:?}");
+    drop(stage.next());
+    drop(stage.next());
+    assert!(pool.wait_for_available_slot());
+    assert_eq!(pool.stats().reserved_slots, 1);
+    let handle = pool.enqueue(*refused.unit, workcrew::Prompt::OfUnit).unwrap();
+    assert_eq!((pool.stats().reserved_slots, pool.stats().queue_size), (0, 0));
+    drop(stage.next());
+    handle.wait().unwrap();
+    pool.stop(Stop::Drain).unwrap();
     world.assert_clean();
 }

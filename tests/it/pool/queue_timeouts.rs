@@ -339,7 +339,7 @@ fn what_somebody_else_found_to_wait_for_too_long_is_told() {
     // 001-F48, 001-F56
     let world = World::new();
     let (part, stage) = stage();
-    let (builder, outcomes) = tells_outcomes(world.pool(part).queue_timeout(TIMEOUT), &world);
+    let (builder, outcomes) = tells_outcomes(world.pool(part).queue_timeout(TIMEOUT).heartbeat(100 * TIMEOUT), &world);
     let (pool, call) = busy(builder, &stage);
     let handle = enqueue(&pool, "a");
     world.clock.advance(TIMEOUT);

@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
-use workcrew::{ExecuteError, NewUnit, RetryPolicy, StartError, Stop, UnitStatus, WorkPool, WorkPoolBuilder};
+use workcrew::{ExecuteError, NewUnit, RetryPolicy, Scaling, StartError, Stop, UnitStatus, WorkPool, WorkPoolBuilder};
 
 use super::{World, stage};
 
 #[test]
 fn bad_settings_are_refused_with_the_reason() {
+    // 001-F22
     let world = World::new();
     type Setter = fn(WorkPoolBuilder) -> WorkPoolBuilder;
-    let cases: [(Setter, &str); 16] = [
+    let cases: [(Setter, &str); 26] = [
         (|builder| builder.max_workers(0), "the setting `max_workers` is 0, which lets nothing be done"),
         (|builder| builder.max_workers(usize::MAX), "the setting `max_workers` is 18446744073709551615, and"),
         (|builder| builder.timeout(Duration::ZERO), "the setting `timeout` is 0ns, which leaves no time at all"),
@@ -24,6 +25,25 @@ fn bad_settings_are_refused_with_the_reason() {
         (|builder| builder.reservation(Duration::MAX), "the setting `reservation` is 18446744073709551615"),
         (|builder| builder.kill_grace(Duration::MAX), "the setting `kill_grace` is 18446744073709551615"),
         (|builder| builder.shutdown_grace(Duration::MAX), "the setting `shutdown_grace` is 18446744073709551615"),
+        (|builder| builder.min_workers(5), "the setting `min_workers` is 5, which is more than the 4 of `max_workers`"),
+        (|builder| builder.startup_batch(0), "the setting `startup_batch` is 0"),
+        (|builder| builder.startup_timeout(Duration::ZERO), "the setting `startup_timeout` is 0ns"),
+        (
+            |builder| builder.startup_batch_delay(Duration::MAX),
+            "the setting `startup_batch_delay` is 18446744073709551615",
+        ),
+        (|builder| builder.queue_timeout(Duration::ZERO), "the setting `queue_timeout` is 0ns"),
+        (|builder| builder.max_worker_age(Duration::ZERO), "the setting `max_worker_age` is 0ns"),
+        (|builder| builder.max_units_per_worker(0), "the setting `max_units_per_worker` is 0"),
+        (|builder| builder.taint_for(Duration::MAX), "the setting `taint_for` is 18446744073709551615"),
+        (
+            |builder| builder.scaling(Scaling::Threshold { queued: 0, idle: Duration::ZERO }),
+            "the setting `scaling` has a threshold of 0",
+        ),
+        (
+            |builder| builder.scaling(Scaling::Threshold { queued: 1, idle: Duration::MAX }),
+            "the setting `scaling` is 18446744073709551615",
+        ),
         (|builder| builder.conversation_limit_bytes(0), "the setting `conversation_limit_bytes` is 0"),
         (|builder| builder.retry(RetryPolicy::fixed(Duration::MAX)), "the setting `retry` is 18446744073709551615"),
         (
@@ -43,8 +63,7 @@ fn bad_settings_are_refused_with_the_reason() {
 
 #[test]
 fn four_workers_and_what_else_is_the_default() {
-    // 001-F20
-    // 004-F13, 004-F49
+    // 001-F20, 004-F13, 004-F49
     let world = World::new();
     let (part, _stage) = stage();
     let builder = WorkPool::builder(world.job, part, world.repository.clone());
@@ -61,7 +80,7 @@ fn four_workers_and_what_else_is_the_default() {
         "startup_batch_delay: 500ms",
         "max_worker_age: None",
         "max_units_per_worker: None",
-        "taint: 0ns",
+        "taint_for: 0ns",
         "lease: 60s",
         "heartbeat: 15s",
         "kill_grace: 1.5s",
