@@ -325,7 +325,8 @@ impl Capacity {
         None
     }
 
-    fn is_idle(&self, worker: WorkerNumber) -> bool {
+    /// Whether a worker has nothing in hand, and nobody is about to give it something.
+    pub(super) fn is_idle(&self, worker: WorkerNumber) -> bool {
         self.workers.get(&worker).is_some_and(|known| known.load == Load::Idle)
     }
 

@@ -11,7 +11,7 @@ use super::ledger::Left;
 use super::open_unit::OpenUnit;
 use super::reporter::Report;
 use super::timers::due_ms;
-use super::{heartbeat, panics, slot};
+use super::{panics, slot};
 use crate::attempt::{AttemptKey, FailureKind};
 use crate::error::RepositoryError;
 use crate::lease::Claim;
@@ -35,11 +35,6 @@ pub(super) fn serve(core: &Arc<Core>) {
 
 /// Claims what is due, as far as there are places; `false` if there was nothing to do.
 fn claim_due(core: &Arc<Core>) -> bool {
-    if core.ready.take_sweep_due() {
-        heartbeat::sweep(core);
-        // What is left was failed by somebody else's sweep, or by one of ours whose answer was lost.
-        look_after(core, core.ready.overdue());
-    }
     let cells = workers_for_due(core);
     if cells.is_empty() {
         core.ready.claim_ends();
@@ -122,13 +117,18 @@ fn hand_out(core: &Core, cells: &[Arc<WorkerCell>], claims: Vec<Claim>) {
 }
 
 /// Finds out what has become of units that wait here.
-fn look_after(core: &Core, units: Vec<(UnitKey, Arc<OpenUnit>)>) {
+pub(super) fn look_after(core: &Core, units: Vec<(UnitKey, Arc<OpenUnit>)>) {
     for (key, unit) in units {
         let after = |number| AttemptKey { unit: key, number };
         match core.repository().unit(core.job.id, unit.id()) {
             Ok(stored) if stored.status == UnitStatus::Pending && stored.accepted_by == Some(core.owner()) => {
                 let now = core.clock.now();
-                core.ready.wait_again(key, due_ms(stored.not_before, now).max(now.boot_ms + 1));
+                let again_ms = match core.ready.is_overdue(key) {
+                    // The repository grants it to nobody, and will say so once it has been swept.
+                    true => core.in_ms(PAUSE_AFTER_FAILURE),
+                    false => now.boot_ms + 1,
+                };
+                core.ready.wait_again(key, due_ms(stored.not_before, now).max(again_ms));
             }
             // It runs here: by a submission that is not yet over, or by a claim whose answer was lost.
             Ok(stored) if stored.status.is_leased() && stored.accepted_by == Some(core.owner()) => {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::builder::Settings;
 use super::capacity::Taken;
 use super::cell::{Birth, WorkerCell};
+use super::close::patiently;
 use super::execution::Execution;
 use super::lock::assert_none_held;
 use super::mailbox::Mailbox;
@@ -208,9 +209,17 @@ impl Core {
         let execution = Arc::new(Execution::new(self, claim, Arc::clone(unit)));
         if let Err(execution) = cell.hand_over(execution) {
             let lease = &execution.claim.lease;
-            let released = self.repository().release(lease, None, "its worker was gone");
-            // The claim has recorded the worker once more.
-            slot::end_row(self, cell);
+            let release = || self.repository().release(lease, None, "its worker was gone");
+            let released = patiently(self, &lease.unit_id, release).inspect_err(|error| {
+                if !error.is_rejection() {
+                    // To end an attempt as cancelled that nobody cancelled is to give it back.
+                    self.keep_for_later(lease, AttemptReport::cancelled());
+                }
+            });
+            if released.is_ok() {
+                // The claim has recorded the worker once more.
+                slot::end_row(self, cell);
+            }
             match released {
                 // Somebody had asked for that.
                 Ok(closed) if closed.status.is_terminal() => {

@@ -50,7 +50,8 @@ pub(super) fn enqueue(core: &Arc<Core>, mut unit: NewUnit, prompt: Prompt) -> Re
 }
 
 fn put_in_place(core: &Arc<Core>, unit: &NewUnit) -> Result<Arc<OpenUnit>, Refusal> {
-    let (place, open) = core.ready.begin_enqueuing(thread::current().id(), &unit.id)?;
+    let is_due = unit.not_before.is_none_or(|time| time <= core.clock.now().wall);
+    let (place, open) = core.ready.begin_enqueuing(thread::current().id(), &unit.id, is_due)?;
     if let Place::Worker(taken) = place {
         return submit::give_to_worker(core, taken, &open, unit);
     }
@@ -70,9 +71,7 @@ fn put_in_place(core: &Arc<Core>, unit: &NewUnit) -> Result<Arc<OpenUnit>, Refus
             Ok(Stored::Running(key)) => submit::attach(core, key, &open, changes).inspect(|_| core.ready.leave_line()),
             Ok(Stored::Ended(stored)) => {
                 turn_away(core, &open);
-                // Its callback may be running here.
-                let ended = || OpenUnit::with_left(stored.id.as_str(), stored.key, Left::Ended(stored.status));
-                Some(core.ready.get(stored.key).unwrap_or_else(|| Arc::new(ended())))
+                Some(submit::ended(core, &stored))
             }
             Err(error) => {
                 turn_away(core, &open);

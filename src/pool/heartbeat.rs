@@ -65,6 +65,15 @@ impl Beat {
                 sweep(core);
             }
         }
+        if core.ready.take_sweep_due() {
+            // Should the machine have slept meanwhile, a sweep would take the pool's own leases for lost.
+            self.renew(core);
+            if self.is_fresh(core) {
+                sweep(core);
+            }
+            // What is left was failed by somebody else's sweep, or by one of ours whose answer was lost.
+            super::claimer::look_after(core, core.ready.overdue());
+        }
         if now_ms >= self.watch_ms {
             self.watch_ms = core.in_ms(WATCH_EVERY);
             look_at_watched(core);

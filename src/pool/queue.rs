@@ -3,7 +3,7 @@
 //! Their order is not kept here. Who is next is what the repository says when it is asked for a claim: the larger priority
 //! first, then whoever came first.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use crate::unit::UnitKey;
 
@@ -16,11 +16,22 @@ pub(super) struct Queue {
     waiting: HashSet<UnitKey>,
     /// Those of them that have waited for too long.
     overdue: HashSet<UnitKey>,
+    /// When those of them that may not wait for ever are looked at.
+    alarms: HashMap<UnitKey, i64>,
+    /// Alarms that need not ring any more.
+    idle_alarms: Vec<(UnitKey, i64)>,
 }
 
 impl Queue {
     pub(super) fn new(limit: usize) -> Queue {
-        Queue { limit, entering: 0, waiting: HashSet::new(), overdue: HashSet::new() }
+        Queue {
+            limit,
+            entering: 0,
+            waiting: HashSet::new(),
+            overdue: HashSet::new(),
+            alarms: HashMap::new(),
+            idle_alarms: Vec::new(),
+        }
     }
 
     pub(super) fn limit(&self) -> usize {
@@ -50,6 +61,17 @@ impl Queue {
         self.entering -= 1;
     }
 
+    /// A unit is looked at then, and no more when it was to be before.
+    pub(super) fn set_alarm(&mut self, key: UnitKey, at_ms: i64) {
+        let before_ms = self.alarms.insert(key, at_ms).filter(|&before_ms| before_ms != at_ms);
+        self.idle_alarms.extend(before_ms.map(|before_ms| (key, before_ms)));
+    }
+
+    /// The alarms that need not ring any more.
+    pub(super) fn take_idle_alarms(&mut self) -> Vec<(UnitKey, i64)> {
+        std::mem::take(&mut self.idle_alarms)
+    }
+
     /// A unit has waited for too long; says whether it still does.
     pub(super) fn time_is_up(&mut self, key: UnitKey) -> bool {
         let is_waiting = self.waiting.contains(&key);
@@ -68,6 +90,7 @@ impl Queue {
     pub(super) fn leave(&mut self, key: UnitKey) {
         self.waiting.remove(&key);
         self.overdue.remove(&key);
+        self.idle_alarms.extend(self.alarms.remove(&key).map(|at_ms| (key, at_ms)));
     }
 }
 

@@ -23,6 +23,8 @@ pub(super) enum Report {
     Close { cell: Arc<WorkerCell>, execution: Arc<Execution> },
     /// A worker did not come up in time.
     StartFailed { worker_id: WorkerId, reason: String },
+    /// A worker has ended.
+    WorkerEnded { worker_id: WorkerId, has_crashed: bool },
     /// There will be no more.
     Quit,
 }
@@ -61,6 +63,9 @@ fn tell(core: &Core, report: Report) {
         }
         Report::StartFailed { worker_id, reason } => {
             core.callbacks.tell_of(|| Event::WorkerStartFailed { worker_id: &worker_id, reason: &reason });
+        }
+        Report::WorkerEnded { worker_id, has_crashed } => {
+            core.callbacks.tell_of(|| Event::WorkerEnded { worker_id: &worker_id, has_crashed });
         }
         Report::Quit => {}
     }

@@ -26,6 +26,9 @@ use crate::worker::{WorkerChange, WorkerStatus};
 /// How large a slot's stack may become. Only what is used of it takes memory.
 const STACK_BYTES: usize = 2 * 1024 * 1024;
 
+/// When it is looked again at a worker that is too old and could not go.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
 /// How long a worker that has ended stays in the registry.
 const FORGET_AFTER: Duration = Duration::from_secs(30);
 
@@ -63,6 +66,7 @@ pub(super) fn late_start(core: &Arc<Core>, number: WorkerNumber, start: Option<u
         }
         LateStart::WithUnit { run, cancel } => {
             cancel.cancel(reason);
+            core.report(Report::StartFailed { worker_id: cell.id.clone(), reason: message });
             replace(core, &cell, run);
         }
     }
@@ -115,6 +119,7 @@ fn serve(core: &Arc<Core>, cell: &Arc<WorkerCell>, generation: u64, inbox: &Inbo
     let mut task = first.unwrap_or(Task::Restart);
     let mut broken = None;
     let ran = loop {
+        let is_successor = matches!(task, Task::Close(_));
         let ran = match task {
             Task::Restart => slot.bring_up().unwrap_or_else(|error| {
                 broken = Some(error);
@@ -123,18 +128,21 @@ fn serve(core: &Arc<Core>, cell: &Arc<WorkerCell>, generation: u64, inbox: &Inbo
             task => slot.perform(task, broken.take()),
         };
         match ran {
+            // What a worker has is its thread's: a new one has to come up as the first did.
+            Ran::Idle if is_successor => {
+                cell.begin_start(&core.ready, core.now_ms(), core.in_ms(core.settings.startup_timeout));
+                task = Task::Restart;
+            }
             Ran::Idle => task = inbox.take(),
             ran => break ran,
         }
     };
     match ran {
         // Another thread is this worker now, and has been told.
-        Ran::Replaced => return,
-        Ran::Ended => {}
-        Ran::Idle | Ran::Retiring if cell.is_replaced(generation) => return core.ready.returned(),
+        Ran::Replaced | Ran::Ended => {}
+        Ran::Idle | Ran::Retiring if cell.is_replaced(generation) => core.ready.returned(),
         Ran::Idle | Ran::Retiring => end(core, cell),
     }
-    core.callbacks.tell_of(|| Event::WorkerEnded { worker_id: &cell.id, has_crashed: cell.has_crashed() });
 }
 
 /// A thread and the worker it is behind.
@@ -152,10 +160,14 @@ impl Slot<'_> {
         let start = || core.executor.start_worker(&cell.id, &cancel).map_err(ExecuteError::with_causes_told);
         let started = catch_unwind(AssertUnwindSafe(start)).unwrap_or_else(|payload| Err(run::panicked(payload)));
         let records_itself = cell.records_itself();
-        let started = started.and_then(|()| if records_itself { self.store_up() } else { Ok(()) });
+        let started = started.and_then(|()| if records_itself { self.store_up_surely() } else { Ok(()) });
         if let Err(error) = started {
             let reason = format!("worker {}: {error}", cell.id);
             log::warn!("{}: a worker did not come up: {reason}", core.job.id);
+            if cell.is_replaced(generation) {
+                // Whoever gave it up has told of it.
+                return Ok(Ran::Retiring);
+            }
             core.callbacks.tell_of(|| Event::WorkerStartFailed { worker_id: &cell.id, reason: &reason });
             hold_if_asked(core, &error);
             let ends = cell.fail_start(&core.ready, generation, &reason);
@@ -185,6 +197,12 @@ impl Slot<'_> {
             true => Ok(Ran::Retiring),
             false => Err(ExecuteError::retry("it came up too late")),
         }
+    }
+
+    /// Records it, and takes a repository that panics for one that failed.
+    fn store_up_surely(&self) -> Result<(), ExecuteError> {
+        let stored = panics::contain("recording a worker", || self.store_up());
+        stored.unwrap_or_else(|| Err(ExecuteError::retry("it could not be recorded: the repository panicked")))
     }
 
     /// STARTING, then READY in the records. One that was started for a unit is recorded by the claim of that.
@@ -253,9 +271,13 @@ fn hold_if_asked(core: &Core, error: &ExecuteError) {
 /// A worker ends in order: the repository hears of it, the registry forgets it after a while.
 pub(super) fn end(core: &Core, cell: &WorkerCell) {
     end_row(core, cell);
+    // The reporter tells: the supervisor is about to join this thread, and must not wait for the user's code. It counts from now on, so
+    // that the pool does not end before.
+    core.ready.report_sent();
     let thread = cell.end(&core.ready);
     core.ready.thread_ends(thread);
     forget_later(core, cell);
+    core.reports.put(Report::WorkerEnded { worker_id: cell.id.clone(), has_crashed: cell.has_crashed() });
 }
 
 fn forget_later(core: &Core, cell: &WorkerCell) {
@@ -319,8 +341,14 @@ fn wear(core: &Core) -> Wear {
 pub(super) fn retire_old(core: &Core, worker: WorkerNumber) {
     // One that was brought up again since is younger.
     let is_old = core.registry.get(worker).is_some_and(|cell| cell.is_worn(wear(core), core.now_ms()));
-    if is_old && core.ready.retire_if_idle(worker) {
+    if !is_old {
+        return;
+    }
+    if core.ready.retire_if_idle(worker) {
         retire(core, [worker]);
+    } else {
+        // If it is busy it goes when it is done, if it is promised perhaps before.
+        core.ready.set_alarm(core.in_ms(LOOK_AGAIN_AFTER), Alarm::WorkerAge(worker));
     }
 }
 

@@ -113,7 +113,7 @@ pub(super) fn give_to_worker(
             Ok(Submitted::Running(stored)) => attach(core, stored.key, open, changes),
             Ok(Submitted::Finished(stored)) => {
                 core.ready.submission_ends(open);
-                Some(Arc::new(OpenUnit::with_left(stored.id.as_str(), stored.key, Left::Ended(stored.status))))
+                Some(ended(core, &stored))
             }
             Err(error) => {
                 // If it was done after all, the worker holds what nobody here knows of, and must not take anything else.
@@ -128,6 +128,12 @@ pub(super) fn give_to_worker(
             return Ok(open);
         }
     }
+}
+
+/// A unit that has ended, though its callback may be running here.
+pub(super) fn ended(core: &Core, stored: &WorkUnit) -> Arc<OpenUnit> {
+    let ended = || OpenUnit::with_left(stored.id.as_str(), stored.key, Left::Ended(stored.status));
+    core.ready.get(stored.key).unwrap_or_else(|| Arc::new(ended()))
 }
 
 /// A unit that is being executed, here or elsewhere. `None` if it has left since it was looked at.

@@ -59,7 +59,11 @@ fn ring(core: &Arc<Core>, alarm: Alarm, stopping: &mut Stopping) {
         Alarm::Execution { worker, run } => time_is_up(core, worker, run),
         Alarm::Reservation(number) => core.ready.lapse(number),
         Alarm::Retry(unit) => core.ready.fall_due(unit, core.now_ms()),
-        Alarm::QueueTimeout(unit) => core.ready.queue_time_is_up(unit, core.in_ms(SWEEP_AGAIN_AFTER)),
+        Alarm::QueueTimeout(unit) => {
+            if core.ready.queue_time_is_up(unit, core.in_ms(SWEEP_AGAIN_AFTER)) {
+                core.heartbeat.wake();
+            }
+        }
         Alarm::HoldEnds => core.ready.resume(Some(core.now_ms())),
         Alarm::Startup { worker, start } => slot::late_start(core, worker, Some(start), CancelReason::TimedOut),
         // The crew is looked after in any case.

@@ -75,7 +75,12 @@ impl WorkerCell {
         state.has_crashed = true;
         state.end_start(self.number, ready);
         // One that got no unit after all is READY by now.
-        let ends = matches!(state.status, WorkerStatus::Starting | WorkerStatus::Ready);
+        let ends = match state.status {
+            WorkerStatus::Starting => true,
+            // Unless it is about to get the next one.
+            WorkerStatus::Ready => ready.is_idle(self.number),
+            _ => false,
+        };
         if ends {
             state.status = WorkerStatus::Dead;
             ready.start_failed(self.number, reason, state.thread.take());

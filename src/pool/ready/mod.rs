@@ -181,6 +181,9 @@ impl Ready {
         let mut state = self.state.lock();
         let had_room = state.has_room_for_new();
         let answer = section(&mut state, &mut wake);
+        for (unit, at_ms) in state.ledger.queue.take_idle_alarms() {
+            state.timers.clear(at_ms, Alarm::QueueTimeout(unit));
+        }
         // There is room also when what had precedence is gone.
         wake.slot |= !had_room && state.has_room_for_new();
         // Whoever frees a place need not ask who may have it, whoever lets a unit go need not ask who waits for that.

@@ -135,7 +135,7 @@ impl Ready {
             mode: state.stop?,
             busy: busy + state.submissions,
             live: state.capacity.live(),
-            has_open_units: !state.ledger.is_empty(),
+            has_open_units: !state.ledger.is_empty() || state.reports > 0,
             has_untold_units: !state.ledger.is_only_reporting(),
         })
     }

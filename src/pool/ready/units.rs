@@ -59,11 +59,12 @@ impl Ready {
     }
 
     /// Takes a place for a unit that may wait in line: the one that the thread was promised, one with its worker if nothing else waits
-    /// for it, otherwise one in the queue.
+    /// for it, otherwise one in the queue, as always for what may not begin yet.
     pub(in crate::pool) fn begin_enqueuing(
         &self,
         thread: ThreadId,
         id: &str,
+        is_due: bool,
     ) -> Result<(Place, Arc<OpenUnit>), Refusal> {
         self.change(|state, _| {
             state.ledger.totals.requests += 1;
@@ -72,9 +73,9 @@ impl Ready {
                 return Err(state.refusal());
             }
             let taken = match promised {
-                true => Some(state.capacity.take_promised()),
-                false if state.has_room_for_new() => state.capacity.take(),
-                false => None,
+                true if is_due => Some(state.capacity.take_promised()),
+                false if is_due && state.has_room_for_new() => state.capacity.take(),
+                _ => None,
             };
             if let Some(taken) = taken {
                 return Ok((Place::Worker(taken), state.begin_submission(id)));
@@ -127,7 +128,7 @@ impl Ready {
             let standing = Standing::Waiting { until_ms: times.due_ms };
             let unit = state.ledger.stand(after.unit, unit, after.number, standing);
             if let Some(deadline_ms) = times.deadline_ms {
-                wake.supervisor |= state.timers.set(deadline_ms, Alarm::QueueTimeout(after.unit));
+                state.set_queue_alarm(after.unit, deadline_ms, wake);
             }
             if times.due_ms > times.now_ms || !state.is_open() {
                 return (unit, state.waits(after, times.due_ms, wake));
@@ -143,15 +144,22 @@ impl Ready {
         self.change(|state, _| state.ledger.queue.turn_away());
     }
 
-    /// A unit has waited in line for too long: the claimer tells the repository. It is looked at again in case that fails.
-    pub(in crate::pool) fn queue_time_is_up(&self, key: UnitKey, again_ms: i64) {
+    /// A unit has waited in line for too long, and is looked at again in case that this comes to nothing. Says whether it still waits: then the
+    /// heartbeat has to tell the repository.
+    pub(in crate::pool) fn queue_time_is_up(&self, key: UnitKey, again_ms: i64) -> bool {
         self.change(|state, wake| {
-            if state.ledger.queue.time_is_up(key) {
+            let is_waiting = state.ledger.queue.time_is_up(key);
+            if is_waiting {
                 state.is_sweep_due = true;
-                wake.claimer = true;
-                state.timers.set(again_ms, Alarm::QueueTimeout(key));
+                state.set_queue_alarm(key, again_ms, wake);
             }
-        });
+            is_waiting
+        })
+    }
+
+    /// Whether a unit has waited in line for too long, and still does.
+    pub(in crate::pool) fn is_overdue(&self, key: UnitKey) -> bool {
+        self.state.lock().ledger.queue.overdue().contains(&key)
     }
 
     /// Whether a unit has waited in line for too long since this was asked last.
@@ -388,6 +396,11 @@ impl Ready {
 }
 
 impl State {
+    fn set_queue_alarm(&mut self, key: UnitKey, at_ms: i64, wake: &mut Wake) {
+        self.ledger.queue.set_alarm(key, at_ms);
+        wake.supervisor |= self.timers.set(at_ms, Alarm::QueueTimeout(key));
+    }
+
     /// Takes the promise of a thread back, to be used or given up; says whether there was one.
     pub(super) fn unreserve(&mut self, thread: ThreadId) -> bool {
         let reservation = self.capacity.unreserve(thread);

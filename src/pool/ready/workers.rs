@@ -75,6 +75,11 @@ impl Ready {
         self.state.lock().abandoned -= 1;
     }
 
+    /// Whether a worker has nothing in hand, and nobody is about to give it something.
+    pub(in crate::pool) fn is_idle(&self, worker: WorkerNumber) -> bool {
+        self.state.lock().capacity.is_idle(worker)
+    }
+
     /// The reporter gets something to tell.
     pub(in crate::pool) fn report_sent(&self) {
         self.state.lock().reports += 1;
@@ -82,7 +87,10 @@ impl Ready {
 
     /// The reporter has told it.
     pub(in crate::pool) fn report_told(&self) {
-        self.state.lock().reports -= 1;
+        self.change(|state, wake| {
+            state.reports -= 1;
+            wake.supervisor = state.stop.is_some();
+        });
     }
 
     /// Whether the reporter has told everything that was sent. If so, it tells no more.

@@ -14,6 +14,7 @@ mod queue;
 mod queue_again;
 mod queue_timeouts;
 mod retries;
+mod review;
 mod scaling;
 mod settings;
 mod slots;
