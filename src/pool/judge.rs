@@ -57,15 +57,18 @@ pub(super) fn judge(core: &Core, execution: &Execution, outcome: Result<WorkResu
         }
     };
     let crash = failure.as_ref().filter(|_| then == Then::Replace).map(Failure::to_string);
+    // What is not to be executed again after a crash is not given back either.
+    let is_over = crash.is_some() && !is_retried_after_crash(core, execution);
     let mut end = match (execution.cancel.reason(), failure) {
         (Some(CancelReason::Requested), _) => End::new(How::Finish(Ending::Cancelled)),
-        (Some(CancelReason::TimedOut), failure) => timed_out(core, execution, failure),
+        (Some(CancelReason::TimedOut), failure) => timed_out(core, execution, failure, then),
         (Some(CancelReason::ConversationLimit), _) => {
             let limit = core.settings.conversation_limit_bytes;
             let failure = Failure::new(FailureKind::CONVERSATION_LIMIT, format!("it said more than {limit} bytes"));
             End::new(How::Finish(Ending::Failed { failure, next: Next::GiveUp }))
         }
         (_, None) => End::new(How::Finish(Ending::Completed)),
+        (Some(_), Some(failure)) if is_over => failed(core, execution, failure, then),
         (Some(CancelReason::Shutdown), Some(_)) => release("the pool stops"),
         (Some(CancelReason::LeaseLost), Some(_)) => release("its lease could not be renewed"),
         (None, Some(failure)) => failed(core, execution, failure, then),
@@ -79,14 +82,16 @@ pub(super) fn release(reason: &str) -> End {
     End::new(How::Release { after: None, reason: reason.to_owned() })
 }
 
-fn timed_out(core: &Core, execution: &Execution, failure: Option<Failure>) -> End {
+fn timed_out(core: &Core, execution: &Execution, failure: Option<Failure>, then: Then) -> End {
     let timeout = execution.claim.unit.options.timeout.unwrap_or(core.settings.timeout);
     let mut message = format!("it took longer than {timeout:?}");
     if let Some(failure) = failure {
         message = format!("{message}: {}", failure.message);
     }
     let failure = Failure::new(FailureKind::TIMED_OUT, message);
-    End::new(How::Finish(Ending::TimedOut { failure, next: next(core, execution, Then::Retry) }))
+    // What an executor says when it is interrupted is not about the unit, but that it crashed counts.
+    let then = if then == Then::Replace { then } else { Then::Retry };
+    End::new(How::Finish(Ending::TimedOut { failure, next: next(core, execution, then) }))
 }
 
 fn failed(core: &Core, execution: &Execution, failure: Failure, then: Then) -> End {
@@ -105,11 +110,15 @@ fn failed(core: &Core, execution: &Execution, failure: Failure, then: Then) -> E
     }
 }
 
+fn is_retried_after_crash(core: &Core, execution: &Execution) -> bool {
+    core.settings.retry.is_retried_after_crash(execution.claim.unit.options.is_idempotent)
+}
+
 fn next(core: &Core, execution: &Execution, then: Then) -> Next {
     let unit = &execution.claim.unit;
     match then {
         Then::GiveUp => Next::GiveUp,
-        Then::Replace if !core.settings.retry.is_retried_after_crash(unit.options.is_idempotent) => Next::GiveUp,
+        Then::Replace if !is_retried_after_crash(core, execution) => Next::GiveUp,
         Then::RetryAfter(pause) => Next::Retry { after: pause },
         _ => Next::Retry { after: core.settings.retry.pause(unit.key, unit.attempts_used + 1) },
     }

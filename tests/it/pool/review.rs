@@ -53,11 +53,12 @@ fn what_waited_for_too_long_while_the_machine_slept_does_not_cost_the_pool_its_o
     let gate = Gate::closed();
     faulty.on(Verb::Renew, Fault::Gate(gate.clone()));
     world.clock.advance(Duration::from_secs(120));
-    until(|| world.status("b") == UnitStatus::Failed);
-    let status = world.status("a");
+    gate.wait_for(1);
+    assert_eq!((world.status("a"), world.status("b")), (UnitStatus::Processing, UnitStatus::Pending));
     gate.open();
+    until(|| world.status("b") == UnitStatus::Failed);
+    assert_eq!(world.status("a"), UnitStatus::Processing);
     drop(call);
-    assert_eq!(status, UnitStatus::Processing);
 }
 
 #[test]
@@ -255,22 +256,6 @@ fn a_unit_that_waited_for_too_long_is_not_asked_for_all_the_time_while_the_sweep
 }
 
 #[test]
-fn a_unit_that_was_refused_because_the_answer_was_lost_is_not_executed_in_place_of_another() {
-    let world = World::new();
-    let (part, stage) = stage();
-    let (faulty, builder) = world.faulty_pool(part);
-    let pool = builder.max_workers(1).up();
-    pool.enqueue(NewUnit::new("first"), "go").unwrap();
-    let first = stage.next();
-    faulty.on(Verb::Insert, Fault::ExecutedThenError);
-    faulty.on(Verb::Insert, Fault::ErrorOnce);
-    pool.enqueue(NewUnit::new("refused"), "go").unwrap_err();
-    pool.enqueue(NewUnit::new("b"), "go").unwrap();
-    drop(first);
-    assert_eq!(stage.next().id, "b");
-}
-
-#[test]
 fn what_is_not_idempotent_is_not_executed_again_after_a_crash_while_the_pool_stops() {
     use workcrew::{AfterCrash, RetryPolicy};
     let world = World::new();
@@ -304,43 +289,6 @@ fn a_worker_that_does_not_come_up_in_time_for_its_unit_is_told_of() {
     let told = events.recv_timeout(Duration::from_secs(1));
     pool.stop(Stop::Now).unwrap();
     assert_eq!(told.as_deref(), Ok("w1"));
-}
-
-#[test]
-fn each_worker_that_was_told_to_have_failed_to_start_or_to_be_up_is_told_to_have_ended() {
-    let world = World::new();
-    let (part, _stage, starts) = stage_and_starts();
-    let (tell, events) = unbounded();
-    let observer = move |event: &Event<'_>| {
-        if let Event::WorkerEnded { worker_id, .. } = event {
-            tell.send(worker_id.to_string()).unwrap();
-        }
-    };
-    let pool = world.pool(part).scaling(Scaling::Fixed).max_workers(2).observer(observer).start().unwrap();
-    let (one, other) = (next(&starts), next(&starts));
-    drop(other);
-    pool.await_ready().unwrap();
-    world.clock.advance(Duration::from_secs(30));
-    assert_eq!(one.asked(), CancelReason::TimedOut);
-    let late = one.worker.clone();
-    one.fail(ExecuteError::retry("as you wish"));
-    assert_eq!(events.recv_timeout(Duration::from_secs(1)), Ok(late));
-}
-
-#[test]
-fn a_place_in_line_is_free_when_another_process_has_cancelled_the_unit() {
-    let world = World::new();
-    let (part, stage) = stage();
-    let pool = world.pool(part).max_workers(1).max_queue_size(1).up();
-    pool.enqueue(NewUnit::new("first"), "go").unwrap();
-    let _first = stage.next();
-    let handle = pool.enqueue(NewUnit::new("a"), "go").unwrap();
-    world.repository.cancel(world.job, "a", &workcrew::repository::By::whom("another")).unwrap();
-    for _ in 0..30 {
-        world.clock.advance(Duration::from_secs(10));
-        thread::sleep(Duration::from_millis(2));
-    }
-    assert!(handle.is_done(), "five minutes later");
 }
 
 /// Whether the pool comes to its end in time, though an observer does not return from such an event.
@@ -394,14 +342,6 @@ fn a_pool_stops_though_an_observer_hangs_over_a_worker_that_ended() {
     let ends = ends_while_observer_hangs(&world, &pool);
     gate.open();
     assert!(ends);
-}
-
-#[test]
-fn a_threshold_that_the_queue_is_too_small_for_is_refused() {
-    let world = World::new();
-    let (part, _stage) = stage();
-    let scaling = Scaling::Threshold { queued: 11, idle: Duration::from_secs(1) };
-    assert!(world.pool(part).scaling(scaling).max_queue_size(10).build().is_err());
 }
 
 #[test]
