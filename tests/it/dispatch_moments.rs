@@ -10,8 +10,8 @@ use workcrew::executor::CancelToken;
 use workcrew::repository::{By, CancelAnswer};
 use workcrew::testing::{Fault, FaultyRepository, Gate, Verb};
 use workcrew::{
-    Call, ExecuteError, Executor, JobId, MemoryRepository, NewJob, NewUnit, PoolPhase, Refusal, Repository, Stop,
-    UnitStatus, WaitError, WorkPool, WorkPoolBuilder, WorkResult, WorkerId,
+    Call, ExecuteError, Executor, JobId, MemoryRepository, NewJob, NewUnit, PoolPhase, Refusal, Repository, Scaling,
+    Stop, UnitStatus, WaitError, WorkPool, WorkPoolBuilder, WorkResult, WorkerId,
 };
 
 use crate::children::spawn_waiting;
@@ -161,5 +161,25 @@ fn a_thread_that_is_left_behind_while_its_worker_comes_up_for_a_unit_is_not_coun
         assert!(began.elapsed() < LONG, "all have come back, and one is counted all the same");
         thread::yield_now();
     }
+    world.verify();
+}
+
+#[test]
+fn workers_that_were_too_many_when_the_pool_started_come_when_there_may_be_more_again() {
+    let (world, starts) = (World::new(), Gate::closed());
+    let pool = world.pool(SlowStart(starts.clone())).max_workers(2).scaling(Scaling::Fixed).build().unwrap();
+    pool.set_max_workers(1).unwrap();
+    pool.start().unwrap();
+    starts.wait_for(1);
+    // The only batch is on its way up, and nobody has looked yet how many there should be from then on.
+    pool.set_max_workers(2).unwrap();
+    starts.open();
+    pool.await_init_complete().unwrap();
+    let began = Instant::now();
+    while pool.stats().idle_workers < 2 {
+        assert!(began.elapsed() < LONG, "one is missing, and is looked for every minute: {:?}", pool.stats());
+        thread::yield_now();
+    }
+    pool.stop(Stop::Drain).unwrap();
     world.verify();
 }

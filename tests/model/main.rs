@@ -19,6 +19,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod checker;
+mod dispatch;
 mod pausing;
 mod races;
 mod stopping;

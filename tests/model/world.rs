@@ -10,9 +10,9 @@ use workcrew::audit::verify::Verify;
 use workcrew::clock::{Clock, ManualClock};
 use workcrew::repository::{By, CancelAnswer};
 use workcrew::{
-    Archive, Call, ExecuteError, JobId, MemoryRepository, NewJob, NewUnit, PoolPhase, PoolStats, Refusal, Repository,
-    RepositoryError, RetryPolicy, SubmitError, Summary, UnitHandle, UnitStatus, WaitError, WorkPool, WorkPoolBuilder,
-    WorkResult, WorkerStatus,
+    Archive, Call, ExecuteError, Executor, JobId, MemoryRepository, NewJob, NewUnit, PoolPhase, PoolStats, Refusal,
+    Repository, RepositoryError, RetryPolicy, SubmitError, Summary, UnitHandle, UnitStatus, WaitError, WorkPool,
+    WorkPoolBuilder, WorkResult, WorkerStatus,
 };
 
 /// Longer than anything: here no time passes by itself.
@@ -70,6 +70,8 @@ pub(crate) enum Way {
     Hoping,
     /// It waits for a place, for a unit whose time has not come.
     Early,
+    /// The unit may wait in line, if there is room.
+    Line,
 }
 
 /// See the [module](self). Its locks are the standard library's: nothing happens under them.
@@ -92,19 +94,26 @@ impl World {
         World { repository, job, clock, told: Arc::default(), cancelled_waiting: Arc::default() }
     }
 
-    /// A pool that tells this world of every end, and tries again at once. Leases and promises outlast all jumps of the clock.
+    /// See [`staffed`](World::staffed). Its workers need not be brought up.
     pub(crate) fn pool(&self, execute: impl Fn(&Call<'_>) -> Answer + Send + Sync + 'static) -> WorkPoolBuilder {
+        self.staffed(execute)
+    }
+
+    /// A pool that tells this world of every end, and tries again at once. Leases, promises and the time to come up outlast all
+    /// jumps of the clock.
+    pub(crate) fn staffed(&self, executor: impl Executor) -> WorkPoolBuilder {
         let tell = || {
             let told = Arc::clone(&self.told);
             move |id: &str, status| told.lock().unwrap().entry(id.to_owned()).or_default().push(status)
         };
         let (completed, failed, cancelled) = (tell(), tell(), tell());
-        WorkPool::builder(self.job, execute, self.repository.clone())
+        WorkPool::builder(self.job, executor, self.repository.clone())
             .clock(self.clock.clone())
             .retry(RetryPolicy::immediate())
             .lease(100 * LONG)
             .heartbeat(LONG)
             .reservation(LONG)
+            .startup_timeout(100 * LONG)
             .on_unit_complete(move |unit, _| completed(unit.id.as_str(), unit.status))
             .on_unit_failed(move |unit, _| failed(unit.id.as_str(), unit.status))
             .on_unit_cancelled(move |unit| cancelled(unit.id.as_str(), unit.status))
@@ -146,22 +155,23 @@ impl World {
         let submitted = match way {
             Way::Waiting | Way::Early if !pool.wait_for_available_slot() => return None,
             Way::Waiting | Way::Early | Way::Hoping => pool.submit_work_unit(unit, "go"),
+            Way::Line => pool.enqueue(unit, "go"),
             Way::Permit => match pool.acquire_slot() {
                 Ok(permit) => permit.submit(unit, "go"),
                 Err(error) => {
-                    assert!(matches!(error, WaitError::Stopped), "{error}");
+                    assert!(matches!(error, WaitError::Stopped | WaitError::InitFailed(_)), "{error}");
                     return None;
                 }
             },
         };
         match submitted {
             Ok(handle) => Some(handle),
-            Err(SubmitError { reason: Refusal::Stopped, .. }) => self.assert_absent(id),
-            Err(SubmitError { reason: Refusal::AtCapacity { .. } | Refusal::Held { .. }, .. })
-                if way == Way::Hoping =>
-            {
-                self.assert_absent(id)
-            }
+            Err(SubmitError { reason: Refusal::Stopped | Refusal::InitFailed(_), .. }) => self.assert_absent(id),
+            Err(SubmitError {
+                reason: Refusal::AtCapacity { .. } | Refusal::Held { .. } | Refusal::NotReady(PoolPhase::Initializing),
+                ..
+            }) if way == Way::Hoping => self.assert_absent(id),
+            Err(SubmitError { reason: Refusal::Saturated { .. }, .. }) if way == Way::Line => self.assert_absent(id),
             Err(error) => panic!("{way:?}: {error}"),
         }
     }
@@ -194,9 +204,12 @@ impl World {
         let counts =
             |stats: &PoolStats| (stats.accepted, stats.completed, stats.failed, stats.cancelled, stats.left_pending);
         assert_eq!(counts(&summary.stats), counts(&stats), "what came after the end");
-        assert_eq!(stats.phase, PoolPhase::Stopped);
+        let phase = if stats.init_failure.is_some() { PoolPhase::InitFailed } else { PoolPhase::Stopped };
+        assert_eq!(stats.phase, phase);
         assert_eq!((stats.running, stats.pending, stats.lost), (0, 0, 0), "{stats:?}");
-        assert_eq!((stats.idle_workers, stats.busy_workers), (0, 0), "{stats:?}");
+        assert_eq!((stats.total_workers, stats.idle_workers, stats.busy_workers), (0, 0, 0), "{stats:?}");
+        assert_eq!((stats.starting_workers, stats.tainted_workers), (0, 0), "{stats:?}");
+        assert_eq!((stats.queue_size, stats.reserved_slots, stats.slot_waiters), (0, 0, 0), "{stats:?}");
         assert_balanced(&stats);
         assert_eq!(stats.accepted, handles.len() as u64, "{stats:?}");
         assert_eq!(pool.workers(), []);
@@ -211,7 +224,9 @@ impl World {
 
         for owner in self.repository.owners().unwrap() {
             for worker in self.repository.workers(owner.id, "", 100).unwrap() {
-                assert_eq!((worker.status, worker.load), (WorkerStatus::Terminated, 0), "{worker:?}");
+                // Dead is who crashed, or was on its way up when the pool did not wait for that.
+                assert!(matches!(worker.status, WorkerStatus::Terminated | WorkerStatus::Dead), "{worker:?}");
+                assert_eq!(worker.load, 0, "{worker:?}");
             }
         }
         // Who was left behind comes back, for here every executor returns, and only then has everything been told.
@@ -224,7 +239,7 @@ impl World {
     }
 
     /// Waits for a unit, and returns how it left. That is how it is stored, unless it was cancelled later.
-    fn assert_resolved(&self, handle: &UnitHandle) -> UnitStatus {
+    pub(crate) fn assert_resolved(&self, handle: &UnitHandle) -> UnitStatus {
         let (id, status) = (handle.id(), self.status(handle.id()));
         match handle.wait() {
             Ok(unit) => assert!(unit.status.is_terminal() && unit.status == status, "{id}: {status}"),

@@ -239,9 +239,12 @@ impl State {
         startup.left -= batch;
         startup.next_batch_ms = None;
         let workers = self.capacity.begin_starting(batch);
+        // There may be fewer by now. Whoever is not started is not missing: if there may be more again, more are wanted.
+        self.crew.size = self.crew.size.saturating_sub(batch - workers.len());
         if workers.is_empty() {
-            // There may be fewer by now, and nobody would come up to wake whoever waits for that.
-            self.crew.startup.left = 0;
+            // Nobody would come up to wake whoever waits for that.
+            let left = std::mem::take(&mut self.crew.startup.left);
+            self.crew.size = self.crew.size.saturating_sub(left);
             return self.end_startup(wake);
         }
         StartupStep::Start(workers)
