@@ -1,4 +1,4 @@
-//! What a review found: each of these should hold, and does not.
+//! Corners of the pool's life where two things meet: an observer that hangs, a machine that slept, storage that fails at the wrong moment.
 
 use std::sync::Arc;
 use std::thread;
