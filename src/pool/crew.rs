@@ -7,7 +7,8 @@ use super::capacity::WorkerNumber;
 use super::cell::Birth;
 use super::core::Core;
 use super::ready::{CrewPlan, StartupStep, Stop};
-use super::{begin_stop, slot};
+use super::slot;
+use super::stopping::begin_stop;
 
 /// Does what is to be done now.
 pub(super) fn look_after(core: &Arc<Core>) {

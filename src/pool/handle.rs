@@ -245,7 +245,7 @@ impl PoolHandle {
     /// Begins to stop the pool, and returns without waiting for its end.
     pub fn stop(&self, stop: Stop) {
         if let Some(core) = self.core() {
-            super::begin_stop(&core, stop, &stop.to_string());
+            super::stopping::begin_stop(&core, stop, &stop.to_string());
         }
     }
 

@@ -95,7 +95,7 @@ impl Beat {
             }
             Err(RepositoryError::Gone { path }) => {
                 log::error!("{}: the database at {path} is gone, the pool stops", core.job.id);
-                super::begin_stop(core, Stop::Now, "its database is gone");
+                super::stopping::begin_stop(core, Stop::Now, "its database is gone");
             }
             Err(error) => {
                 log::warn!("{}: leases were not renewed: {error}", core.job.id);

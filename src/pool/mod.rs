@@ -85,7 +85,6 @@ use self::core::Core;
 pub use self::error::{Refusal, StartError, StopError, SubmitError, WaitError};
 pub use self::follow::Messages;
 pub use self::handle::{PoolHandle, SlotPermit, UnitHandle};
-use self::ledger::Left;
 pub use self::observe::{Event, Observer};
 pub use self::open_unit::Said;
 use self::ready::Ready;
@@ -407,7 +406,7 @@ impl WorkPool {
     }
 
     fn stop_until(&self, stop: Stop, timeout: Option<Duration>, why: &str) -> Result<Summary, StopError> {
-        begin_stop(&self.core, stop, why);
+        stopping::begin_stop(&self.core, stop, why);
         if inside::is_inside(self.core.number) || !self.core.ready.wait_stopped(deadline(timeout)) {
             return Ok(self.core.summary(false));
         }
@@ -527,46 +526,6 @@ fn wait_for_completion(core: &Core, timeout: Option<Duration>) -> Completion {
         return Completion::WouldDeadlock;
     }
     core.ready.wait_for_completion(deadline(timeout))
-}
-
-/// Begins to stop a pool. What waits is left PENDING.
-fn begin_stop(core: &Core, stop: Stop, why: &str) {
-    let stats = core.ready.stats();
-    let (left, is_news) = core.ready.begin_stop(stop);
-    if is_news {
-        log_stop(core, &stats, why);
-    }
-    if !left.is_empty() {
-        let_go(core);
-    }
-    for unit in left {
-        unit.leave(Left::Pending);
-    }
-}
-
-/// What waits is anybody's from now on, and nobody fails it for waiting: what runs may take its time to end.
-fn let_go(core: &Core) {
-    if let Some(Err(error)) = panics::contain("letting go", || core.repository().let_go(core.owner())) {
-        log::warn!("{}: what waits is this pool's until it has stopped: {error}", core.job.id);
-    }
-}
-
-/// Says once why a pool stops, and what it leaves.
-fn log_stop(core: &Core, stats: &PoolStats, why: &str) {
-    let (job, label) = (core.job.id, &core.settings.label);
-    log::info!("{job}: the pool `{label}` stops: {why}");
-    log::debug!(
-        "{job}: the pool `{label}` stops: initialized {}, workers {}, available {}, busy {}, queued {}, waiters {}",
-        core.init_time().is_some(),
-        stats.total_workers,
-        stats.idle_workers,
-        stats.busy_workers,
-        stats.queue_size,
-        stats.slot_waiters,
-    );
-    if stats.init_waiters > 0 {
-        log::info!("{job}: the pool `{label}` stops: waited for in vain by {}", stats.init_waiters);
-    }
 }
 
 /// Cancels a unit in the repository, then here.

@@ -9,10 +9,51 @@ use super::core::Core;
 use super::execution::Execution;
 use super::ledger::Left;
 use super::ready::Stop;
+use super::stats::PoolStats;
 use super::supervisor::{Helpers, join};
 use super::timers::Alarm;
 use super::{claimer, panics, slot};
 use crate::executor::CancelReason;
+
+/// Begins to stop a pool. What waits is left PENDING.
+pub(super) fn begin_stop(core: &Core, stop: Stop, why: &str) {
+    let stats = core.ready.stats();
+    let (left, is_news) = core.ready.begin_stop(stop);
+    if is_news {
+        log_stop(core, &stats, why);
+    }
+    if !left.is_empty() {
+        let_go(core);
+    }
+    for unit in left {
+        unit.leave(Left::Pending);
+    }
+}
+
+/// What waits is anybody's from now on, and nobody fails it for waiting: what runs may take its time to end.
+fn let_go(core: &Core) {
+    if let Some(Err(error)) = panics::contain("letting go", || core.repository().let_go(core.owner())) {
+        log::warn!("{}: what waits is this pool's until it has stopped: {error}", core.job.id);
+    }
+}
+
+/// Says once why a pool stops, and what it leaves.
+fn log_stop(core: &Core, stats: &PoolStats, why: &str) {
+    let (job, label) = (core.job.id, &core.settings.label);
+    log::info!("{job}: the pool `{label}` stops: {why}");
+    log::debug!(
+        "{job}: the pool `{label}` stops: initialized {}, workers {}, available {}, busy {}, queued {}, waiters {}",
+        core.init_time().is_some(),
+        stats.total_workers,
+        stats.idle_workers,
+        stats.busy_workers,
+        stats.queue_size,
+        stats.slot_waiters,
+    );
+    if stats.init_waiters > 0 {
+        log::info!("{job}: the pool `{label}` stops: waited for in vain by {}", stats.init_waiters);
+    }
+}
 
 /// How far the end of the pool has come.
 #[derive(Debug, Default)]

@@ -88,11 +88,11 @@ fn a_queue_timeout_counts_also_for_what_found_a_worker_free_but_may_not_begin_ye
     let handle = pool.enqueue(unit, "go").unwrap();
     pool.enqueue(NewUnit::new("b"), "go").unwrap();
     let _call = stage.next();
-    for _ in 0..60 {
+    until(|| {
         world.clock.advance(Duration::from_secs(1));
-        thread::sleep(Duration::from_millis(2));
-    }
-    assert_eq!(handle.wait_timeout(Duration::from_secs(1)).map(|unit| unit.status).ok(), Some(UnitStatus::Failed));
+        handle.is_done()
+    });
+    assert_eq!(handle.wait().unwrap().status, UnitStatus::Failed);
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn an_alarm_of_a_unit_that_left_the_line_does_not_ring_for_it_when_it_is_back() 
     let before = faulty.calls(Verb::Expire);
     for _ in 0..30 {
         world.clock.advance(Duration::from_millis(500));
-        thread::sleep(Duration::from_millis(5));
+        thread::park_timeout(Duration::from_millis(5));
     }
     assert!(faulty.calls(Verb::Expire) - before <= 1, "{} sweeps", faulty.calls(Verb::Expire) - before);
 }
@@ -208,13 +208,14 @@ fn a_worker_that_was_promised_when_it_became_too_old_goes_when_it_no_longer_is()
     let pool = builder.max_worker_age(Duration::from_secs(60)).up();
     let permit = pool.acquire_slot().unwrap();
     world.clock.advance(Duration::from_secs(61));
-    thread::sleep(Duration::from_millis(50));
+    // Nothing tells that its alarm has rung in vain.
+    thread::park_timeout(Duration::from_millis(50));
     drop(permit);
-    for _ in 0..30 {
+    until(|| {
         world.clock.advance(Duration::from_secs(10));
-        thread::sleep(Duration::from_millis(5));
-    }
-    pool.wait_for_available_slot();
+        pool.workers().iter().all(|worker| worker.id.as_str() != "w1")
+    });
+    assert!(pool.wait_for_available_slot());
     pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
     assert_ne!(stage.next().worker, "w1");
 }
@@ -237,22 +238,24 @@ fn a_handle_to_what_has_ended_waits_for_its_callback_also_if_a_worker_is_free() 
 
 #[test]
 fn a_unit_that_waited_for_too_long_is_not_asked_for_all_the_time_while_the_sweep_fails() {
-    use workcrew::{MemoryRepository, NewJob};
+    let world = World::new();
     let (part, _stage) = stage();
-    let memory: Arc<dyn Repository> = Arc::new(MemoryRepository::new());
-    let job = memory.create_job(&NewJob::named("a job")).unwrap().id;
-    let faulty = Arc::new(FaultyRepository::new(memory));
+    let (faulty, builder) = world.faulty_pool(part);
     faulty.on(Verb::Expire, Fault::ErrorAlways);
-    let pool = WorkPool::builder(job, part, Arc::clone(&faulty) as Arc<dyn Repository>).max_workers(1).up();
+    let pool = builder.max_workers(1).up();
     pool.pause();
     pool.enqueue(NewUnit::new("a").queue_timeout(Duration::from_millis(50)), "go").unwrap();
-    thread::sleep(Duration::from_millis(100));
+    world.clock.advance(Duration::from_millis(100));
+    until(|| faulty.calls(Verb::Expire) > 1);
     let before = faulty.calls(Verb::Claim);
     pool.resume();
-    thread::sleep(Duration::from_millis(500));
+    for _ in 0..100 {
+        world.clock.advance(Duration::from_millis(2));
+        thread::park_timeout(Duration::from_millis(1));
+    }
     let claims = faulty.calls(Verb::Claim) - before;
     pool.stop(Stop::Now).unwrap();
-    assert!(claims < 10, "{claims} claims in half a second");
+    assert!(claims < 10, "{claims} claims in a fifth of a second");
 }
 
 #[test]
@@ -297,7 +300,7 @@ fn ends_while_observer_hangs(world: &World, pool: &WorkPool) -> bool {
         let stopping = threads.spawn(|| pool.stop_timeout(Stop::Now, Duration::from_secs(3)).unwrap().is_final);
         while !stopping.is_finished() {
             world.clock.advance(Duration::from_secs(1));
-            thread::sleep(Duration::from_millis(10));
+            thread::park_timeout(Duration::from_millis(10));
         }
         stopping.join().unwrap()
     })
