@@ -220,7 +220,7 @@ fn workers_that_crash_are_replaced_and_everything_is_done() {
     check(|| {
         let world = World::new();
         let rest = one_of(&[Duration::ZERO, LONG / 10_000]);
-        let builder = world.pool(crashes_first).taint(rest).max_workers(one_of(&[1, 2])).scaling(one_of(&SCALINGS));
+        let builder = world.pool(crashes_first).taint_for(rest).max_workers(one_of(&[1, 2])).scaling(one_of(&SCALINGS));
         let pool = start(builder);
         let submitters = [
             world.submitter(&pool, "a", 2, Way::Line),
@@ -242,7 +242,7 @@ fn workers_that_crash_are_replaced_and_everything_is_done() {
 fn a_stop_meets_workers_that_crash() {
     check(|| {
         let world = World::new();
-        let builder = world.pool(crashes_first).taint(one_of(&[Duration::ZERO, LONG]));
+        let builder = world.pool(crashes_first).taint_for(one_of(&[Duration::ZERO, LONG]));
         let pool = start(builder.max_workers(one_of(&[1, 2])).scaling(one_of(&SCALINGS)));
         let submitters = [world.submitter(&pool, "a", 2, Way::Line), world.submitter(&pool, "b", 1, Way::Waiting)];
         let summary = pool.stop(one_of(&STOPS)).unwrap();
