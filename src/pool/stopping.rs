@@ -1,5 +1,5 @@
 //! How a pool comes to its end: whoever executes or comes up is asked to stop, waited for, and left behind; then the last threads end.
-//! All of it happens on the supervisor's thread.
+//! It begins on the thread of whoever wants it; the rest happens on the supervisor's.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;

@@ -66,9 +66,11 @@ impl Ready {
         id: &str,
         is_due: bool,
     ) -> Result<(Place, Arc<OpenUnit>), Refusal> {
-        self.change(|state, _| {
+        self.change(|state, wake| {
             state.ledger.totals.requests += 1;
             let promised = state.unreserve(thread);
+            // A promise that is not used frees a place, for which others may wait.
+            wake.slot = promised && !is_due;
             if !state.is_open() {
                 return Err(state.refusal());
             }

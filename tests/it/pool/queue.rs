@@ -749,3 +749,19 @@ fn whoever_waited_for_a_place_has_it_for_a_unit_that_may_wait_too() {
     pool.stop(Stop::Drain).unwrap();
     world.assert_clean();
 }
+
+#[test]
+fn a_promise_that_is_given_up_for_a_unit_that_is_not_due_goes_to_whoever_waits() {
+    // 001-F55
+    let world = World::new();
+    let (pool, stage) = world.staged(1);
+    assert!(pool.wait_for_available_slot());
+    thread::scope(|threads| {
+        threads.spawn(|| enqueue(&pool, "waits"));
+    });
+    let later = workcrew::clock::Clock::now(&world.clock).wall + chrono::TimeDelta::hours(1);
+    pool.enqueue(NewUnit::new("later").not_before(later), "go").unwrap();
+    assert_eq!(stage.next().id, "waits");
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
