@@ -62,6 +62,13 @@ pub trait Executor: Send + Sync + 'static {
         Ok(())
     }
 
+    /// How many units a worker can execute at a time (as the pool says). Asked once for each worker, on its own thread when it has its
+    /// first unit, by a pool with [`CapacityStrategy::Hybrid`](crate::CapacityStrategy::Hybrid).
+    fn capacity(&self, worker_id: &WorkerId) -> Option<u32> {
+        let _ = worker_id;
+        None
+    }
+
     /// What it is called in the records.
     fn name(&self) -> &str {
         "closure"

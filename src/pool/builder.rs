@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::WorkPool;
+use super::capacity::{CapacityStrategy, WORKER_CAPACITY_LIMIT};
 use super::core::{Core, Parts};
 use super::error::StartError;
 use super::handle::PoolHandle;
@@ -32,6 +33,8 @@ pub(super) struct Settings {
     pub(super) min_workers: usize,
     pub(super) max_workers: usize,
     pub(super) scaling: Scaling,
+    pub(super) worker_capacity: u32,
+    pub(super) capacity_strategy: CapacityStrategy,
     pub(super) max_queue_size: usize,
     pub(super) queue_timeout: Option<Duration>,
     pub(super) startup_timeout: Duration,
@@ -59,6 +62,8 @@ impl Default for Settings {
             min_workers: 1,
             max_workers: 4,
             scaling: Scaling::OnDemand,
+            worker_capacity: 1,
+            capacity_strategy: CapacityStrategy::Pool,
             max_queue_size: 1_000,
             queue_timeout: None,
             startup_timeout: Duration::from_secs(30),
@@ -91,6 +96,13 @@ impl Settings {
             let problem =
                 format!("is {}, which is more than the {} of `max_workers`", self.min_workers, self.max_workers);
             return refuse("min_workers", problem);
+        }
+        if self.worker_capacity == 0 {
+            return refuse("worker_capacity", "is 0, which lets nothing be done".to_owned());
+        }
+        if self.worker_capacity > WORKER_CAPACITY_LIMIT {
+            let problem = format!("is {}, and {WORKER_CAPACITY_LIMIT} is the most", self.worker_capacity);
+            return refuse("worker_capacity", problem);
         }
         if self.startup_batch == 0 {
             return refuse("startup_batch", "is 0, which starts nothing".to_owned());
@@ -136,6 +148,16 @@ impl Settings {
         Ok(())
     }
 
+    /// How many units a worker can have in hand, if nobody has to be asked.
+    pub(super) fn known_capacity(&self) -> Option<u32> {
+        self.capacity_strategy.known(self.worker_capacity)
+    }
+
+    /// How many units a worker can have in hand, by what its executor says.
+    pub(super) fn capacity_of(&self, of_executor: Option<u32>) -> u32 {
+        self.capacity_strategy.resolve(self.worker_capacity, of_executor)
+    }
+
     pub(super) fn crew(&self) -> CrewLimits {
         CrewLimits {
             min_workers: self.min_workers,
@@ -143,6 +165,7 @@ impl Settings {
             scaling: self.scaling,
             startup_batch: self.startup_batch,
             startup_pause: self.startup_batch_delay,
+            max_units_per_worker: self.max_units_per_worker,
             max_abandoned: self.max_abandoned,
         }
     }
@@ -190,7 +213,8 @@ impl WorkPoolBuilder {
         self
     }
 
-    /// How many units are executed at a time (4).
+    /// How many workers there are at most (4). Each executes one unit at a time, unless it has a
+    /// [`worker_capacity`](WorkPoolBuilder::worker_capacity).
     pub fn max_workers(mut self, max_workers: usize) -> Self {
         self.settings.max_workers = max_workers;
         self
@@ -199,6 +223,35 @@ impl WorkPoolBuilder {
     /// How many workers there are, between `min_workers` and `max_workers` ([`Scaling::OnDemand`]).
     pub fn scaling(mut self, scaling: Scaling) -> Self {
         self.settings.scaling = scaling;
+        self
+    }
+
+    /// How many units a worker executes at a time, each on a thread of its own (1). A worker that is yet to come up takes one, for
+    /// which it is started.
+    ///
+    /// ```
+    /// use workcrew::{Call, WorkPool, WorkResult};
+    /// # use workcrew::{MemoryRepository, NewJob, Repository};
+    /// # let repository = MemoryRepository::new();
+    /// # let job = repository.create_job(&NewJob::named("a job"))?;
+    /// let pool = WorkPool::builder(job.id, |call: &Call<'_>| Ok(WorkResult::text(call.prompt())), repository)
+    ///     .max_workers(2)
+    ///     .worker_capacity(4)
+    ///     .start()?;
+    /// pool.await_init_complete()?;
+    /// let stats = pool.stats();
+    /// // One is up and takes four, the other is yet to be started for one.
+    /// assert_eq!((stats.capacity, stats.free_slots), (4, 5));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn worker_capacity(mut self, units: u32) -> Self {
+        self.settings.worker_capacity = units;
+        self
+    }
+
+    /// Who says how many units a worker executes at a time ([`CapacityStrategy::Pool`]: the setting above).
+    pub fn capacity_strategy(mut self, strategy: CapacityStrategy) -> Self {
+        self.settings.capacity_strategy = strategy;
         self
     }
 

@@ -81,7 +81,7 @@ fn claim_due(core: &Arc<Core>) -> bool {
 
 /// A place and a worker for each unit that is due, as far as there are any.
 fn workers_for_due(core: &Arc<Core>) -> Vec<Arc<WorkerCell>> {
-    let start = |taken| core.worker_for(taken).inspect_err(|error| log::error!("no thread for a worker: {error}")).ok();
+    let start = |taken| core.worker_for(taken).inspect_err(|error| log::error!("no worker: {error:?}")).ok();
     let places = core.ready.take_for_due();
     let has_places = !places.is_empty();
     let cells: Vec<_> = places.into_iter().filter_map(start).collect();
@@ -105,7 +105,7 @@ fn hand_out(core: &Core, cells: &[Arc<WorkerCell>], claims: Vec<Claim>) {
     let mut claims: HashMap<_, _> = claims.into_iter().map(|claim| (claim.lease.worker_id.clone(), claim)).collect();
     for cell in cells {
         let Some(claim) = claims.remove(&cell.id) else {
-            slot::give_back(core, cell);
+            slot::give_back(core, cell, None);
             continue;
         };
         match core.ready.claimed(claim.lease.attempt(), claim.lease.unit_id.as_str(), cell.number) {

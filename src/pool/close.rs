@@ -228,7 +228,7 @@ fn settle(
     if let Some(left) = left {
         core.ready.unit_leaves(lease.attempt(), left);
         if closer == Closer::Worker {
-            cell.report(&core.ready);
+            cell.report(&core.ready, execution);
         }
     }
     let until_ms = (!is_ended).then(|| due_ms(closed.not_before, core.clock.now()));

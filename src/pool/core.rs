@@ -66,6 +66,15 @@ pub(super) struct Core {
     pub(super) stop_error: Mutex<Option<RepositoryError>>,
 }
 
+/// Why there is no worker after all for a place that was taken.
+#[derive(Debug)]
+pub(super) enum NoWorker {
+    /// The system gave no thread.
+    Thread(io::Error),
+    /// The one that was taken is gone, and its place with it.
+    NoPlace,
+}
+
 /// What a pool is made from.
 pub(super) struct Parts {
     pub(super) settings: Settings,
@@ -186,22 +195,25 @@ impl Core {
         Summary { stats: self.ready.stats(), elapsed, is_final }
     }
 
-    /// The worker that goes with a place: marked as busy, or started.
-    pub(super) fn worker_for(self: &Arc<Core>, mut taken: Taken) -> io::Result<Arc<WorkerCell>> {
+    /// The worker that goes with a place, which takes the unit upon itself: one that is up, or is started for it.
+    pub(super) fn worker_for(self: &Arc<Core>, mut taken: Taken) -> Result<Arc<WorkerCell>, NoWorker> {
         loop {
-            match taken {
-                Taken::New(number) => return slot::start(self, number, Birth::ForUnit),
-                Taken::Idle(number) => match self.registry.get(number) {
-                    Some(cell) if cell.reserve() => return Ok(cell),
-                    // It ended in between: another one takes its place.
-                    _ => taken = self.ready.replace(number),
-                },
+            let number = match taken {
+                Taken::New(number) => return slot::start(self, number, Birth::ForUnit).map_err(NoWorker::Thread),
+                Taken::Up(number) => number,
+            };
+            if let Some(cell) = self.registry.get(number)
+                && slot::reserve(self, &cell).map_err(NoWorker::Thread)?
+            {
+                return Ok(cell);
             }
+            // It crashed or ended in between: another one takes its place.
+            taken = self.ready.replace(number).ok_or(NoWorker::NoPlace)?;
         }
     }
 
     pub(super) fn slot_of(&self, cell: &WorkerCell) -> Slot {
-        Slot::new(cell.id.clone())
+        Slot::with_capacity(cell.id.clone(), cell.capacity())
     }
 
     /// Hands a claimed unit to a worker; if that is gone, the unit goes back and is claimed again.
@@ -216,10 +228,11 @@ impl Core {
                     self.keep_for_later(lease, AttemptReport::cancelled());
                 }
             });
-            if released.is_ok() {
+            if released.is_ok() && cell.has_ended() {
                 // The claim has recorded the worker once more.
                 slot::end_row(self, cell);
             }
+            slot::give_back(self, cell, Some(unit));
             match released {
                 // Somebody had asked for that.
                 Ok(closed) if closed.status.is_terminal() => {

@@ -135,7 +135,8 @@ fn compare(core: &Arc<Core>, held: &[Held], asked_at_ms: i64) {
 
 fn executing(core: &Core) -> Vec<(Arc<WorkerCell>, Arc<Execution>)> {
     let cells = core.registry.snapshot();
-    cells.into_iter().filter_map(|cell| cell.executing().map(|execution| (cell, execution))).collect()
+    let of = |cell: Arc<WorkerCell>| cell.executing().into_iter().map(move |execution| (Arc::clone(&cell), execution));
+    cells.into_iter().flat_map(of).collect()
 }
 
 /// Takes back what the dead were holding. Those units wait for whoever submits or pulls them. What ended by it and is

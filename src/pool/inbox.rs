@@ -14,8 +14,10 @@ pub(super) enum Task {
     Close(Arc<Execution>),
     /// Come up again after a crash.
     Restart,
-    /// End.
+    /// End the worker.
     Quit,
+    /// End: somebody else ends the worker, or has.
+    Leave,
 }
 
 /// See the [module](self). Its clones are the same inbox.

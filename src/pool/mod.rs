@@ -80,6 +80,7 @@ use std::time::{Duration, Instant};
 
 use self::builder::InitHook;
 pub use self::builder::WorkPoolBuilder;
+pub use self::capacity::CapacityStrategy;
 use self::capacity::Right;
 use self::core::Core;
 pub use self::error::{Refusal, StartError, StopError, SubmitError, WaitError};
@@ -550,7 +551,7 @@ fn cancel(core: &Core, id: &str, by: &By) -> Result<CancelAnswer, RepositoryErro
             }
             let is_it = |execution: &Arc<execution::Execution>| execution.claim.lease.unit == stored.key;
             for cell in core.registry.snapshot() {
-                if let Some(execution) = cell.executing().filter(is_it) {
+                for execution in cell.executing().into_iter().filter(is_it) {
                     supervisor::ask_to_stop(core, &cell, &execution, CancelReason::Requested);
                 }
             }

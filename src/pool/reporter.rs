@@ -57,7 +57,7 @@ fn tell(core: &Core, report: Report) {
             if panics::contain("the reporter", || run::close_stuck(core, &cell, &execution)).is_none() {
                 run::give_up(core, &execution);
                 if execution.closed().is_some() {
-                    slot::give_back(core, &cell);
+                    slot::free_stuck(core, &cell, &execution);
                 }
             }
         }

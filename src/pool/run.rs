@@ -13,6 +13,7 @@ use super::ledger::Left;
 use super::lock::assert_none_held;
 use super::observe::Event;
 use super::ready::Stop;
+use super::slot::Slot;
 use super::{panics, slot};
 use crate::attempt::{AttemptReport, Beginning, Ending, Failure, FailureKind, Next};
 use crate::error::RepositoryError;
@@ -33,38 +34,36 @@ pub(super) enum Ran {
     Ended,
     /// It ends; another thread is its worker now.
     Replaced,
+    /// It ends, and somebody else its worker.
+    Leaving,
 }
 
 /// Executes an attempt and brings it to its end.
-pub(super) fn run(core: &Arc<Core>, cell: &Arc<WorkerCell>, generation: u64, execution: &Arc<Execution>) -> Ran {
-    let end = execute(core, cell, execution);
-    come_back(core, cell, generation, execution, end)
+pub(super) fn run(slot: &Slot<'_>, execution: &Arc<Execution>) -> Ran {
+    let end = execute(slot.core, slot.cell, execution);
+    come_back(slot, execution, end)
 }
 
 /// Gives back a unit whose worker could not be brought up for it.
-pub(super) fn refuse(
-    core: &Arc<Core>,
-    cell: &Arc<WorkerCell>,
-    generation: u64,
-    execution: &Arc<Execution>,
-    error: ExecuteError,
-) -> Ran {
-    let end = end_before_start(core, execution).unwrap_or_else(|| not_brought_up(core, execution, &error.to_string()));
-    come_back(core, cell, generation, execution, End { crash: Some(error.to_string()), ..end })
+pub(super) fn refuse(slot: &Slot<'_>, execution: &Arc<Execution>, error: ExecuteError) -> Ran {
+    let end = end_before_start(slot.core, execution)
+        .unwrap_or_else(|| not_brought_up(slot.core, execution, &error.to_string()));
+    come_back(slot, execution, End { crash: Some(error.to_string()), ..end })
 }
 
 /// A thread is back with the end of its attempt, which is for it to store unless somebody else has begun to.
-fn come_back(core: &Arc<Core>, cell: &Arc<WorkerCell>, generation: u64, execution: &Arc<Execution>, end: End) -> Ran {
-    match cell.come_back(&core.ready, execution, generation) {
+fn come_back(slot: &Slot<'_>, execution: &Arc<Execution>, end: End) -> Ran {
+    let Slot { core, cell, lane, generation } = *slot;
+    match cell.come_back(&core.ready, execution, lane, generation) {
         Return::InTime => {
             let after = after(core, cell, &end);
             let settled = close(core, cell, Closer::Worker, execution, end);
-            free_then_tell(core, cell, generation, execution, after, settled)
+            free_then_tell(slot, execution, after, settled)
         }
         Return::Late => {
             let after = after(core, cell, &end);
             match report_late(core, execution, end) {
-                ComeBack::AfterTheEnd(_) => slot::free(core, cell, after),
+                ComeBack::AfterTheEnd(_) => slot::free(core, cell, execution, after),
                 // Until the attempt is closed the worker is not free; whoever closes it sees to that.
                 ComeBack::BeforeTheEnd => Ran::Idle,
             }
@@ -86,18 +85,14 @@ fn after(core: &Core, cell: &WorkerCell, end: &End) -> After {
 }
 
 /// Brings an attempt to its end whose thread was left behind, in its place.
-pub(super) fn close_abandoned(
-    core: &Arc<Core>,
-    cell: &Arc<WorkerCell>,
-    generation: u64,
-    execution: &Arc<Execution>,
-) -> Ran {
+pub(super) fn close_abandoned(slot: &Slot<'_>, execution: &Arc<Execution>) -> Ran {
+    let Slot { core, cell, .. } = *slot;
     tell_abandoned(core, &cell.id, execution, true);
     let end = end_of_abandoned(core, execution);
     // What never came up is not worth going on with.
     let after = if end.crash.is_some() { After::Retire } else { After::GoOn };
     let settled = close(core, cell, Closer::Worker, execution, end);
-    free_then_tell(core, cell, generation, execution, after, settled)
+    free_then_tell(slot, execution, after, settled)
 }
 
 /// The same where no thread may be started in its place. The worker stays stuck until its thread comes back.
@@ -106,7 +101,7 @@ pub(super) fn close_stuck(core: &Core, cell: &WorkerCell, execution: &Arc<Execut
     let end = end_of_abandoned(core, execution);
     let settled = close(core, cell, Closer::Reporter, execution, end);
     if settled.is_thread_back {
-        slot::give_back(core, cell);
+        slot::free_stuck(core, cell, execution);
     } else {
         cell.note_closed(execution);
     }
@@ -170,6 +165,7 @@ fn execute(core: &Core, cell: &WorkerCell, execution: &Execution) -> End {
         worker_id: &cell.id,
     });
 
+    slot::resolve_capacity(core, cell);
     let recording = Recording { core, execution };
     let call = Call {
         claim: &execution.claim,
@@ -237,20 +233,13 @@ pub(super) fn panicked(payload: Box<dyn Any + Send>) -> ExecuteError {
 }
 
 /// Frees the slot, and only then lets go of the unit: whoever waited for it finds room, also where its worker ends with it.
-fn free_then_tell(
-    core: &Core,
-    cell: &WorkerCell,
-    generation: u64,
-    execution: &Execution,
-    after: After,
-    settled: Settled,
-) -> Ran {
-    let mut ran = slot::free(core, cell, after);
-    if ran == Ran::Retiring && !cell.is_replaced(generation) {
-        slot::end(core, cell);
+fn free_then_tell(slot: &Slot<'_>, execution: &Execution, after: After, settled: Settled) -> Ran {
+    let mut ran = slot::free(slot.core, slot.cell, execution, after);
+    if ran == Ran::Retiring && !slot.is_replaced() {
+        slot::end(slot.core, slot.cell);
         ran = Ran::Ended;
     }
-    tell_settled(core, execution, settled);
+    tell_settled(slot.core, execution, settled);
     ran
 }
 

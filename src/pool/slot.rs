@@ -1,19 +1,20 @@
-//! A slot: the thread behind a worker. It brings the worker up, then takes one task after another from its inbox until it is
-//! told to end.
+//! A slot: the threads behind a worker, one for each of its lanes. The first brings the worker up; then each takes one task after
+//! another from its inbox until it is told to end.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::capacity::{Load, WorkerNumber};
-use super::cell::{Abandoned, After, Birth, LateStart, Wear, WorkerCell};
+use super::capacity::{Condition, WorkerNumber};
+use super::cell::{Abandoned, After, Birth, LaneNumber, LateStart, Reserved, Settled, Wear, WorkerCell};
 use super::close::patiently;
 use super::core::Core;
 use super::execution::Execution;
 use super::inbox::{Inbox, Task};
 use super::lock::assert_none_held;
 use super::observe::Event;
+use super::open_unit::OpenUnit;
 use super::reporter::Report;
 use super::run::{self, Ran};
 use super::timers::Alarm;
@@ -38,12 +39,27 @@ pub(super) fn start(core: &Arc<Core>, number: WorkerNumber, birth: Birth) -> io:
     let cell = Arc::new(WorkerCell::new(number, inbox.clone(), birth));
     core.registry.add(Arc::clone(&cell));
     cell.begin_start(&core.ready, core.now_ms(), core.in_ms(core.settings.startup_timeout));
-    match spawn(core, &cell, 0, inbox, None) {
+    match spawn(core, &cell, Thread { lane: LaneNumber::FIRST, generation: 0, inbox }, Some(Task::Restart)) {
         Ok(()) => Ok(cell),
         Err(error) => {
             core.registry.remove(number);
             cell.has_no_thread(&core.ready, &format!("no thread for worker {}: {error}", cell.id));
             Err(error)
+        }
+    }
+}
+
+/// Lets a worker take a unit upon itself, with one more thread if it needs that; says whether it does.
+pub(super) fn reserve(core: &Arc<Core>, cell: &Arc<WorkerCell>) -> io::Result<bool> {
+    match cell.reserve() {
+        Reserved::No => Ok(false),
+        Reserved::Yes => Ok(true),
+        Reserved::WithLane { lane, generation, inbox } => {
+            let spawned = spawn(core, cell, Thread { lane, generation, inbox }, None);
+            spawned.map(|()| true).inspect_err(|_| {
+                cell.lose_lane(lane);
+                give_back(core, cell, None);
+            })
         }
     }
 }
@@ -72,17 +88,20 @@ pub(super) fn late_start(core: &Arc<Core>, number: WorkerNumber, start: Option<u
     }
 }
 
-/// Leaves the thread of a worker behind that does not come back from its executor, and lets another one go on in its place.
+/// Leaves a thread of a worker behind that does not come back from its executor, and lets another one go on in its place.
 pub(super) fn replace(core: &Arc<Core>, cell: &Arc<WorkerCell>, run: u64) {
     let inbox = Inbox::new();
     match cell.abandon(&core.ready, run, core.settings.max_abandoned, &inbox) {
         Abandoned::No => {}
         Abandoned::Stuck(execution) => close_elsewhere(core, cell, execution),
-        Abandoned::Replace { generation, execution } => {
+        Abandoned::Replace { lane, generation, execution } => {
             let first = Task::Close(Arc::clone(&execution));
-            if let Err(error) = spawn(core, cell, generation, inbox, Some(first)) {
+            if let Err(error) = spawn(core, cell, Thread { lane, generation, inbox }, Some(first)) {
                 log::error!("worker {}: no thread to go on with: {error}", cell.id);
-                end(core, cell);
+                cell.lose_lane(lane);
+                if cell.capacity() == 1 {
+                    end(core, cell);
+                }
                 close_elsewhere(core, cell, execution);
             }
         }
@@ -94,29 +113,35 @@ fn close_elsewhere(core: &Core, cell: &Arc<WorkerCell>, execution: Arc<Execution
     core.report(Report::Close { cell: Arc::clone(cell), execution });
 }
 
-fn spawn(
-    core: &Arc<Core>,
-    cell: &Arc<WorkerCell>,
+/// Which of a worker's threads is meant, and where it finds what it is to do.
+struct Thread {
+    lane: LaneNumber,
     generation: u64,
     inbox: Inbox,
-    first: Option<Task>,
-) -> io::Result<()> {
+}
+
+fn spawn(core: &Arc<Core>, cell: &Arc<WorkerCell>, of: Thread, first: Option<Task>) -> io::Result<()> {
     assert_none_held();
-    let thread = thread::Builder::new().name(format!("workcrew-{}", cell.id)).stack_size(STACK_BYTES).spawn({
+    let (lane, generation) = (of.lane, of.generation);
+    let name = match lane {
+        LaneNumber::FIRST => format!("workcrew-{}", cell.id),
+        LaneNumber(lane) => format!("workcrew-{}.{}", cell.id, lane + 1),
+    };
+    let thread = thread::Builder::new().name(name).stack_size(STACK_BYTES).spawn({
         let (core, cell) = (Arc::clone(core), Arc::clone(cell));
-        move || serve(&core, &cell, generation, &inbox, first)
+        move || serve(&core, &cell, &of, first)
     })?;
-    if let Some(thread) = cell.set_thread(thread, generation) {
-        core.ready.thread_ends(Some(thread));
+    if let Some(thread) = cell.set_thread(lane, thread, generation) {
+        core.ready.thread_ends([thread]);
     }
     Ok(())
 }
 
 /// The life of a slot's thread.
-fn serve(core: &Arc<Core>, cell: &Arc<WorkerCell>, generation: u64, inbox: &Inbox, first: Option<Task>) {
+fn serve(core: &Arc<Core>, cell: &Arc<WorkerCell>, of: &Thread, first: Option<Task>) {
     inside::enter(core.number);
-    let slot = Slot { core, cell, generation };
-    let mut task = first.unwrap_or(Task::Restart);
+    let slot = Slot { core, cell, lane: of.lane, generation: of.generation };
+    let mut task = first.unwrap_or_else(|| of.inbox.take());
     let mut broken = None;
     let ran = loop {
         let is_successor = matches!(task, Task::Close(_));
@@ -128,34 +153,42 @@ fn serve(core: &Arc<Core>, cell: &Arc<WorkerCell>, generation: u64, inbox: &Inbo
             task => slot.perform(task, broken.take()),
         };
         match ran {
-            // What a worker has is its thread's: a new one has to come up as the first did.
-            Ran::Idle if is_successor => {
+            // What a worker has is its thread's, if it has only one: a new one has to come up as the first did.
+            Ran::Idle if is_successor && cell.capacity() == 1 => {
                 cell.begin_start(&core.ready, core.now_ms(), core.in_ms(core.settings.startup_timeout));
                 task = Task::Restart;
             }
-            Ran::Idle => task = inbox.take(),
+            Ran::Idle => task = of.inbox.take(),
             ran => break ran,
         }
     };
     match ran {
         // Another thread is this worker now, and has been told.
         Ran::Replaced | Ran::Ended => {}
-        Ran::Idle | Ran::Retiring if cell.is_replaced(generation) => core.ready.returned(),
+        _ if slot.is_replaced() => core.ready.returned(),
+        Ran::Leaving => {}
         Ran::Idle | Ran::Retiring => end(core, cell),
     }
 }
 
 /// A thread and the worker it is behind.
-struct Slot<'a> {
-    core: &'a Arc<Core>,
-    cell: &'a Arc<WorkerCell>,
-    generation: u64,
+#[derive(Clone, Copy)]
+pub(super) struct Slot<'a> {
+    pub(super) core: &'a Arc<Core>,
+    pub(super) cell: &'a Arc<WorkerCell>,
+    pub(super) lane: LaneNumber,
+    pub(super) generation: u64,
 }
 
 impl Slot<'_> {
+    /// Whether another thread, or none, is behind its lane now.
+    pub(super) fn is_replaced(&self) -> bool {
+        self.cell.is_replaced(self.lane, self.generation)
+    }
+
     /// Brings the worker up. If it cannot work although a unit is on its way to it, the error is kept for that.
     fn bring_up(&self) -> Result<Ran, ExecuteError> {
-        let Slot { core, cell, generation } = *self;
+        let Slot { core, cell, generation, .. } = *self;
         let Some(cancel) = cell.start_token() else { return self.too_late() };
         let start = || core.executor.start_worker(&cell.id, &cancel).map_err(ExecuteError::with_causes_told);
         let started = catch_unwind(AssertUnwindSafe(start)).unwrap_or_else(|payload| Err(run::panicked(payload)));
@@ -164,20 +197,20 @@ impl Slot<'_> {
         if let Err(error) = started {
             let reason = format!("worker {}: {error}", cell.id);
             log::warn!("{}: a worker did not come up: {reason}", core.job.id);
-            if cell.is_replaced(generation) {
+            if self.is_replaced() {
                 // Whoever gave it up has told of it.
                 return Ok(Ran::Retiring);
             }
             core.callbacks.tell_of(|| Event::WorkerStartFailed { worker_id: &cell.id, reason: &reason });
             hold_if_asked(core, &error);
             let ends = cell.fail_start(&core.ready, generation, &reason);
-            return if ends || cell.is_replaced(generation) { Ok(Ran::Retiring) } else { Err(error) };
+            return if ends || self.is_replaced() { Ok(Ran::Retiring) } else { Err(error) };
         }
         if let Some(age) = core.settings.max_worker_age {
             core.ready.set_alarm(core.in_ms(age), Alarm::WorkerAge(cell.number));
         }
-        match cell.came_up(&core.ready, generation, core.now_ms()) {
-            Some(Load::Retiring) => return Ok(Ran::Retiring),
+        match cell.came_up(&core.ready, generation, core.settings.known_capacity(), core.now_ms()) {
+            Some(Condition::Retiring) => return Ok(Ran::Retiring),
             Some(_) => {}
             None => {
                 if records_itself {
@@ -193,7 +226,7 @@ impl Slot<'_> {
 
     /// It was given up meanwhile. Whoever did that has seen to everything, unless it has a unit which is still to be taken from it.
     fn too_late(&self) -> Result<Ran, ExecuteError> {
-        match self.cell.is_replaced(self.generation) {
+        match self.is_replaced() {
             true => Ok(Ran::Retiring),
             false => Err(ExecuteError::retry("it came up too late")),
         }
@@ -224,30 +257,29 @@ impl Slot<'_> {
 
     /// Does one task. Should our own code or a repository panic, the unit in hand is given back and the worker ends.
     fn perform(&self, task: Task, broken: Option<ExecuteError>) -> Ran {
-        let Slot { core, cell, generation } = *self;
+        let Slot { core, cell, .. } = *self;
         let execution = match &task {
             Task::Run(execution) | Task::Close(execution) => Some(Arc::clone(execution)),
-            Task::Restart | Task::Quit => None,
+            Task::Restart | Task::Quit | Task::Leave => None,
         };
         let performed = catch_unwind(AssertUnwindSafe(|| match (task, broken) {
-            (Task::Run(execution), Some(error)) => run::refuse(core, cell, generation, &execution, error),
-            (Task::Run(execution), None) => run::run(core, cell, generation, &execution),
-            (Task::Close(execution), _) => run::close_abandoned(core, cell, generation, &execution),
+            (Task::Run(execution), Some(error)) => run::refuse(self, &execution, error),
+            (Task::Run(execution), None) => run::run(self, &execution),
+            (Task::Close(execution), _) => run::close_abandoned(self, &execution),
+            (Task::Leave, _) => Ran::Leaving,
             (Task::Restart | Task::Quit, _) => Ran::Retiring,
         }));
         performed.unwrap_or_else(|payload| {
             let message = panics::describe(payload);
             log::error!("worker {} panicked outside of its executor: {message}", cell.id);
             // Whoever took its place has the unit too.
-            if cell.is_replaced(generation) {
+            if self.is_replaced() {
                 return Ran::Retiring;
             }
             cell.taint(&core.ready);
-            if let Some(execution) = execution {
-                run::give_up(core, &execution);
-            }
-            settle(core, cell, After::Crash { rests_until_ms: None });
-            Ran::Retiring
+            let Some(execution) = execution else { return Ran::Retiring };
+            run::give_up(core, &execution);
+            free(core, cell, &execution, After::Crash { rests_until_ms: None })
         })
     }
 }
@@ -270,12 +302,14 @@ fn hold_if_asked(core: &Core, error: &ExecuteError) {
 
 /// A worker ends in order: the repository hears of it, the registry forgets it after a while.
 pub(super) fn end(core: &Core, cell: &WorkerCell) {
+    if !cell.begin_end() {
+        return;
+    }
     end_row(core, cell);
     // The reporter tells: the supervisor is about to join this thread, and must not wait for the user's code. It counts from now on, so
     // that the pool does not end before.
     core.ready.report_sent();
-    let thread = cell.end(&core.ready);
-    core.ready.thread_ends(thread);
+    core.ready.thread_ends(cell.end(&core.ready));
     forget_later(core, cell);
     core.reports.put(Report::WorkerEnded { worker_id: cell.id.clone(), has_crashed: cell.has_crashed() });
 }
@@ -326,11 +360,6 @@ pub(super) fn retire(core: &Core, workers: impl IntoIterator<Item = WorkerNumber
     }
 }
 
-/// A worker is done with what it had: see [`WorkerCell::settle`].
-fn settle(core: &Core, cell: &WorkerCell, after: After) -> Load {
-    cell.settle(&core.ready, after, wear(core), core.now_ms())
-}
-
 fn wear(core: &Core) -> Wear {
     let ms_of = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
     let settings = &core.settings;
@@ -352,29 +381,53 @@ pub(super) fn retire_old(core: &Core, worker: WorkerNumber) {
     }
 }
 
-/// Frees the place of a worker that got no unit. Its thread waits, and hears if it is one too many.
-pub(super) fn give_back(core: &Core, cell: &WorkerCell) {
-    if settle(core, cell, After::GoOn) == Load::Retiring {
-        cell.retire();
-    }
+/// Frees the place of a worker that got no unit, or did not take the one that it was assigned. If it is one too many, one of its threads
+/// hears of it.
+pub(super) fn give_back(core: &Core, cell: &WorkerCell, assigned: Option<&Arc<OpenUnit>>) {
+    settle_without(core, cell, assigned, After::GoOn);
 }
 
 /// The same after an error. If that says nothing about whether a unit was claimed, the worker may hold one.
 pub(super) fn give_back_after(core: &Core, cell: &WorkerCell, error: &RepositoryError) {
-    if error.is_rejection() { give_back(core, cell) } else { dismiss(core, cell) }
+    if error.is_rejection() { give_back(core, cell, None) } else { dismiss(core, cell) }
 }
 
 /// Ends a worker that may hold what nobody here knows of, which gives that back.
 pub(super) fn dismiss(core: &Core, cell: &WorkerCell) {
     cell.note_row();
-    settle(core, cell, After::Retire);
-    cell.retire();
+    settle_without(core, cell, None, After::Retire);
+}
+
+fn settle_without(core: &Core, cell: &WorkerCell, assigned: Option<&Arc<OpenUnit>>, after: After) {
+    if cell.settle_without(&core.ready, assigned, after, wear(core), core.now_ms()) == Settled::Ends {
+        cell.retire();
+    }
+}
+
+/// Frees the place of a unit whose thread came back after its attempt was closed by somebody else.
+pub(super) fn free_stuck(core: &Core, cell: &WorkerCell, execution: &Execution) {
+    if settle(core, cell, execution, After::GoOn) == Settled::Ends {
+        cell.retire();
+    }
 }
 
 /// Frees a worker's place, on its own thread.
-pub(super) fn free(core: &Core, cell: &WorkerCell, after: After) -> Ran {
-    match settle(core, cell, after) {
-        Load::Retiring => Ran::Retiring,
-        Load::Starting | Load::Idle | Load::Busy | Load::Reporting | Load::Tainted => Ran::Idle,
+pub(super) fn free(core: &Core, cell: &WorkerCell, execution: &Execution, after: After) -> Ran {
+    match settle(core, cell, execution, after) {
+        Settled::Ends => Ran::Retiring,
+        Settled::GoesOn => Ran::Idle,
     }
+}
+
+fn settle(core: &Core, cell: &WorkerCell, execution: &Execution, after: After) -> Settled {
+    cell.settle(&core.ready, execution, after, wear(core), core.now_ms())
+}
+
+/// Asks how many units a worker can have in hand, when it has its first, if that is the executor's to say.
+pub(super) fn resolve_capacity(core: &Core, cell: &WorkerCell) {
+    if !cell.ask_capacity() {
+        return;
+    }
+    let asked = panics::contain("an executor's capacity", || core.executor.capacity(&cell.id)).flatten();
+    cell.widen(&core.ready, core.settings.capacity_of(asked));
 }

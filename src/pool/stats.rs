@@ -56,7 +56,7 @@ pub struct PoolStats {
     pub init_failure: Option<String>,
     /// Why it starts nothing for now.
     pub hold: Option<String>,
-    /// How many units it may execute at a time.
+    /// How many workers there may be.
     pub max_workers: usize,
     /// How many workers there should be now. What is missing and did not come up is tried again every minute, two at a time.
     pub target_workers: usize,
@@ -69,10 +69,16 @@ pub struct PoolStats {
     /// Workers with a unit in hand, those in a callback included, those that crashed with it not.
     #[serde(rename = "processing_workers")]
     pub busy_workers: usize,
+    /// Workers with as many units in hand as they can have: those that are BUSY.
+    pub full_workers: usize,
     /// Workers that report an outcome: the unit has ended, its callback has not.
     pub reporting_workers: usize,
     /// Workers that crashed and take nothing for now.
     pub tainted_workers: usize,
+    /// Units that workers have in hand, or are about to get.
+    pub load: usize,
+    /// How many units the workers that are up can have in hand.
+    pub capacity: usize,
     /// Places that nobody has.
     pub free_slots: usize,
     /// Places that somebody was promised and has not used yet.
@@ -134,9 +140,9 @@ pub struct PoolStats {
 impl PoolStats {
     /// How much the pool has to do.
     pub fn activity(&self) -> Activity {
-        match self.busy_workers {
-            0 => Activity::Idle,
-            busy if busy < self.max_workers => Activity::Active,
+        match (self.busy_workers, self.full_workers) {
+            (0, _) => Activity::Idle,
+            (_, full) if full < self.max_workers => Activity::Active,
             _ => Activity::AtCapacity,
         }
     }
@@ -159,7 +165,7 @@ pub enum Activity {
     Idle,
     /// Some have.
     Active,
-    /// All that there may be have one.
+    /// All that there may be have as many as they can.
     AtCapacity,
 }
 
@@ -183,11 +189,15 @@ pub struct WorkerView {
     pub id: WorkerId,
     /// Where it is in its life.
     pub status: WorkerStatus,
-    /// What it has in hand.
+    /// What it has in hand; of several, what it has had for longest.
     #[serde(rename = "current_run")]
     pub unit_id: Option<UnitId>,
-    /// How many units it has in hand.
+    /// All that it has in hand.
+    pub unit_ids: Vec<UnitId>,
+    /// How many units it has in hand, or is about to get.
     pub load: u32,
+    /// How many it can have, as far as that is known: one until it has come up.
+    pub capacity: u32,
     /// Executions of its that ended well.
     pub completed: u64,
     /// Executions of its that failed or took too long.
@@ -196,11 +206,14 @@ pub struct WorkerView {
 
 impl WorkerView {
     pub(super) fn new(worker: WorkerNumber, known: &Known) -> WorkerView {
+        let unit_ids: Vec<UnitId> = known.units.iter().filter_map(|unit| UnitId::new(unit.id()).ok()).collect();
         WorkerView {
             id: worker.id(),
-            status: known.load.status(),
-            unit_id: known.unit.as_ref().and_then(|unit| UnitId::new(unit.id()).ok()),
-            load: u32::from(known.unit.is_some()),
+            status: known.status(),
+            unit_id: unit_ids.first().cloned(),
+            unit_ids,
+            load: known.load,
+            capacity: known.capacity,
             completed: known.completed,
             failed: known.failed,
         }

@@ -127,7 +127,7 @@ impl Stopping {
             core.ready.set_alarm(grace_ms, Alarm::StopGrace);
         }
         for cell in core.registry.snapshot() {
-            if let Some(execution) = cell.executing() {
+            for execution in cell.executing() {
                 execution.cancel.cancel(CancelReason::Shutdown);
             }
         }
@@ -192,10 +192,20 @@ impl Stopping {
     }
 }
 
-/// Ends a worker whose thread has not come back, and gives back what it executes.
+/// Ends a worker whose threads have not come back, and gives back what they execute.
 fn leave(core: &Core, cell: &WorkerCell, spare: Spare) {
-    let Some(had) = cell.leave_behind(&core.ready, spare) else { return };
+    let had = cell.leave_behind(&core.ready, spare);
+    if had.is_empty() {
+        return;
+    }
     slot::end(core, cell);
+    for had in had {
+        give_back(core, had);
+    }
+}
+
+/// Gives back what a thread had in hand that was left behind, unless that is done.
+fn give_back(core: &Core, had: LeftBehind) {
     match had {
         LeftBehind::Executing(execution) => {
             log::warn!("unit {}: its executor did not stop, the thread is left behind", execution.claim.unit.id);

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use super::capacity::{Right, Taken};
 use super::cell::WorkerCell;
-use super::core::Core;
+use super::core::{Core, NoWorker};
 use super::error::{Refusal, SubmitError};
 use super::handle::UnitHandle;
 use super::ledger::Left;
@@ -84,7 +84,10 @@ pub(super) fn give_to_worker(
         Ok(cell) => cell,
         Err(error) => {
             core.ready.submission_ends(open);
-            return Err(Refusal::Thread(error));
+            return Err(match error {
+                NoWorker::Thread(error) => Refusal::Thread(error),
+                NoWorker::NoPlace => Refusal::AtCapacity { busy: 0, max_workers: 0 },
+            });
         }
     };
     loop {
@@ -124,7 +127,7 @@ pub(super) fn give_to_worker(
         };
         // It may have begun or ended here since that was found out.
         if let Some(open) = found {
-            slot::give_back(core, &cell);
+            slot::give_back(core, &cell, None);
             return Ok(open);
         }
     }

@@ -3,40 +3,37 @@
 //! Every change is published to the ready state before the cell's lock is released.
 //!
 //! ```text
-//!   STARTING ── came up ──▶ READY ── reserve ──▶ BUSY ── settle ──▶ READY
-//!      │  ▲                                       │ │
-//!      │  └── restart ── TAINTED ◀──── taint ─────┘ └─ settle ──▶ SHUTTING_DOWN ──▶ TERMINATED
-//!      └── did not ──▶ DEAD ◀── settle ─┘
+//!   STARTING ── came up ──▶ up ── reserve, settle ──▶ up
+//!      │  ▲                  │ │
+//!      │  └── restart ── TAINTED└─ settle ──▶ SHUTTING_DOWN ── load 0 ──▶ TERMINATED
+//!      └── did not ──▶ DEAD ◀── load 0 ─┘
 //! ```
 //!
-//! A worker that starts on demand is BUSY from the beginning: its first unit waits for it to come up.
+//! One that is up is READY while it has room and BUSY when it has none; that follows from its load and is not kept. A worker that
+//! starts on demand is up from the beginning: its first unit waits for it. One that crashed, or is on its way out, takes nothing
+//! more, but what its other [lanes](lane) have in hand they bring to its end; with the last of them it ends.
 
+mod lane;
 mod starting;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
+pub(super) use self::lane::LaneNumber;
+use self::lane::{Current, Lane, Stage};
 use self::starting::Starting;
 pub(super) use self::starting::{Birth, LateStart};
-use super::capacity::{Load, WorkerNumber};
+use super::capacity::{Condition, Done, WorkerNumber};
 use super::execution::Execution;
 use super::inbox::{Inbox, Task};
 use super::ledger::Left;
 use super::lock::{Rank, Ranked};
+use super::open_unit::OpenUnit;
 use super::ready::Ready;
 use super::timers::Alarm;
 use crate::sync::thread::JoinHandle;
 use crate::worker::{WorkerId, WorkerStatus};
-
-/// Who brings an execution to its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// Its own thread, once the executor returns.
-    Executing,
-    /// The same, but it was asked to hurry.
-    Asked,
-    /// Somebody has begun to.
-    Closing,
-}
 
 /// A worker's place in the pool.
 #[derive(Debug)]
@@ -48,12 +45,15 @@ pub(super) struct WorkerCell {
 
 #[derive(Debug)]
 struct WorkerState {
+    /// READY while it is up, whatever its load.
     status: WorkerStatus,
-    inbox: Inbox,
-    /// Counts the threads that were behind this worker.
-    generation: u64,
-    thread: Option<JoinHandle<()>>,
-    current: Option<Current>,
+    lanes: Vec<Lane>,
+    /// How many units it can have in hand.
+    capacity: u32,
+    /// How many it has in hand, or is about to get. There are at least as many lanes.
+    load: u32,
+    /// Whether the executor has been asked how many it can have.
+    is_capacity_known: bool,
     /// Whether the repository knows it.
     has_row: bool,
     /// While it is on its way up.
@@ -64,6 +64,12 @@ struct WorkerState {
     /// How many units it was given.
     units: u64,
     has_crashed: bool,
+    /// Until when it rests after the crash, if it does.
+    rests_until_ms: Option<i64>,
+    /// Whether its threads were left behind, and somebody else ends it.
+    is_left: bool,
+    /// Whether somebody has begun to end it.
+    is_ending: bool,
 }
 
 /// How long a worker may be used.
@@ -84,15 +90,27 @@ pub(super) enum After {
     Retire,
 }
 
+/// What becomes of a worker that is done with a unit, or got none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Settled {
+    /// It goes on, or rests, or waits for its other lanes: in any case this one waits for a task.
+    GoesOn,
+    /// It has nothing left in hand and is on its way out. Whoever is told ends it.
+    Ends,
+}
+
+/// Whether a worker takes a unit.
 #[derive(Debug)]
-struct Current {
-    execution: Arc<Execution>,
-    stage: Stage,
-    alarm_ms: Option<i64>,
-    /// Whether it has been brought to its end, and only its thread is still to come back.
-    is_closed: bool,
-    /// How its unit leaves if the pool stops, once the end is stored or cannot be.
-    stored: Option<Left>,
+pub(super) enum Reserved {
+    /// It does not: it crashed, ends, or has no room.
+    No,
+    Yes,
+    /// It does, but has to have one more thread, with this inbox.
+    WithLane {
+        lane: LaneNumber,
+        generation: u64,
+        inbox: Inbox,
+    },
 }
 
 /// How a thread comes back from an executor.
@@ -131,7 +149,7 @@ pub(super) enum Abandoned {
     /// The execution ended in time.
     No,
     /// The caller has to start another thread in its place, of this generation, to close the attempt.
-    Replace { generation: u64, execution: Arc<Execution> },
+    Replace { lane: LaneNumber, generation: u64, execution: Arc<Execution> },
     /// There are too many already: the worker is stuck until its executor returns. Somebody else has to close the attempt.
     Stuck(Arc<Execution>),
 }
@@ -139,21 +157,25 @@ pub(super) enum Abandoned {
 impl WorkerCell {
     /// A worker on its way up.
     pub(super) fn new(number: WorkerNumber, inbox: Inbox, birth: Birth) -> WorkerCell {
+        let (status, load) = match birth {
+            Birth::Ahead => (WorkerStatus::Starting, 0),
+            Birth::ForUnit => (WorkerStatus::Ready, 1),
+        };
         let state = WorkerState {
-            status: match birth {
-                Birth::Ahead => WorkerStatus::Starting,
-                Birth::ForUnit => WorkerStatus::Busy,
-            },
-            inbox,
-            generation: 0,
-            thread: None,
-            current: None,
+            status,
+            lanes: vec![Lane::new(inbox)],
+            capacity: 1,
+            load,
+            is_capacity_known: false,
             has_row: false,
             start: None,
             starts_ever: 0,
             born_ms: 0,
             units: 0,
             has_crashed: false,
+            rests_until_ms: None,
+            is_left: false,
+            is_ending: false,
         };
         WorkerCell { number, id: number.id(), state: Ranked::new(Rank::Worker, state) }
     }
@@ -161,55 +183,67 @@ impl WorkerCell {
     /// TAINTED: it crashed with a unit in hand, and takes nothing more.
     pub(super) fn taint(&self, ready: &Ready) {
         let mut state = self.state.lock();
-        if state.status == WorkerStatus::Busy {
-            state.status = WorkerStatus::Tainted;
+        if matches!(state.status, WorkerStatus::Ready | WorkerStatus::ShuttingDown) {
             state.has_crashed = true;
-            ready.publish(self.number, Load::Tainted);
+        }
+        if state.status == WorkerStatus::Ready {
+            state.status = WorkerStatus::Tainted;
+            ready.publish(self.number, Condition::Tainted);
         }
     }
 
-    /// Keeps the thread behind the worker, so that it can be joined; gives it back if the worker has ended already.
-    pub(super) fn set_thread(&self, thread: JoinHandle<()>, generation: u64) -> Option<JoinHandle<()>> {
+    /// Keeps the thread behind a lane, so that it can be joined; gives it back if the worker has ended already.
+    pub(super) fn set_thread(
+        &self,
+        lane: LaneNumber,
+        thread: JoinHandle<()>,
+        generation: u64,
+    ) -> Option<JoinHandle<()>> {
         let mut state = self.state.lock();
-        if state.generation != generation {
+        let is_ended = state.status.is_ended();
+        let lane = &mut state.lanes[lane.0];
+        if lane.generation != generation {
             return None;
         }
-        if state.status.is_ended() {
+        if is_ended {
             return Some(thread);
         }
-        state.thread = Some(thread);
+        lane.thread = Some(thread);
         None
     }
 
-    /// READY → BUSY, if it still is ready.
-    pub(super) fn reserve(&self) -> bool {
+    /// Takes a unit upon itself, if it still is up and has room.
+    pub(super) fn reserve(&self) -> Reserved {
         let mut state = self.state.lock();
         // Looked at again under the worker's own lock, and marked in the same breath.
-        let is_ready = state.status == WorkerStatus::Ready && state.current.is_none();
-        if is_ready {
-            state.status = WorkerStatus::Busy;
+        if state.status != WorkerStatus::Ready || state.load >= state.capacity {
+            return Reserved::No;
         }
-        is_ready
+        state.load += 1;
+        let open = state.lanes.iter().filter(|lane| lane.is_open).count();
+        if open >= usize::try_from(state.load).unwrap_or(usize::MAX) {
+            return Reserved::Yes;
+        }
+        state.add_lane()
     }
 
-    /// Hands it an attempt; gives it back if the worker is gone.
+    /// The system gave no thread for a lane: the worker has one fewer.
+    pub(super) fn lose_lane(&self, lane: LaneNumber) {
+        self.state.lock().lanes[lane.0].is_open = false;
+    }
+
+    /// Hands it an attempt; gives it back if the worker does not take it any more.
     pub(super) fn hand_over(&self, execution: Arc<Execution>) -> Result<(), Arc<Execution>> {
         let mut state = self.state.lock();
         state.has_row = true;
-        if state.status != WorkerStatus::Busy || state.current.is_some() {
+        if state.status != WorkerStatus::Ready {
             return Err(execution);
         }
-        let current = Current {
-            execution: Arc::clone(&execution),
-            stage: Stage::Executing,
-            alarm_ms: None,
-            is_closed: false,
-            stored: None,
-        };
-        if !state.inbox.put(Task::Run(Arc::clone(&execution))) {
+        let Some(lane) = state.lanes.iter_mut().find(|lane| lane.is_free()) else { return Err(execution) };
+        if !lane.inbox.put(Task::Run(Arc::clone(&execution))) {
             return Err(execution);
         }
-        state.current = Some(current);
+        lane.current = Some(Current::new(&execution));
         state.units += 1;
         Ok(())
     }
@@ -226,7 +260,7 @@ impl WorkerCell {
     /// Notes that an execution was asked to stop, which it is to do until then. `None` if that is not, or no longer, for it.
     pub(super) fn ask(&self, ready: &Ready, run: u64, until_ms: i64) -> Option<Arc<Execution>> {
         let mut state = self.state.lock();
-        let current = state.current.as_mut().filter(|current| current.execution.run == run)?;
+        let current = state.current_run(run)?;
         if current.stage != Stage::Executing {
             return None;
         }
@@ -242,25 +276,29 @@ impl WorkerCell {
     /// Takes an execution from the thread that did not return, if it still has not.
     pub(super) fn abandon(&self, ready: &Ready, run: u64, limit: Option<usize>, inbox: &Inbox) -> Abandoned {
         let mut state = self.state.lock();
-        let is_meant = |current: &&mut Current| current.execution.run == run && current.stage != Stage::Closing;
-        let Some(current) = state.current.as_mut().filter(is_meant) else { return Abandoned::No };
+        let Some(current) = state.current_run(run).filter(|current| current.stage != Stage::Closing) else {
+            return Abandoned::No;
+        };
         current.stage = Stage::Closing;
         let execution = Arc::clone(&current.execution);
         if !ready.abandon_up_to(limit) {
             return Abandoned::Stuck(execution);
         }
-        state.generation += 1;
-        state.inbox = inbox.clone();
-        // Whoever was left behind is joined by nobody, and given up once.
-        state.thread = None;
-        state.end_start(self.number, ready);
-        Abandoned::Replace { generation: state.generation, execution }
+        let index = state.lanes.iter().position(|lane| lane.has(run)).expect("it was found just now");
+        let lane = &mut state.lanes[index];
+        lane.replace(inbox);
+        let generation = lane.generation;
+        // Whoever was left behind on the way up is given up once.
+        if index == LaneNumber::FIRST.0 {
+            state.end_start(self.number, ready);
+        }
+        Abandoned::Replace { lane: LaneNumber(index), generation, execution }
     }
 
     /// A thread has come back from its executor.
-    pub(super) fn come_back(&self, ready: &Ready, execution: &Execution, generation: u64) -> Return {
+    pub(super) fn come_back(&self, ready: &Ready, execution: &Execution, lane: LaneNumber, generation: u64) -> Return {
         let mut state = self.state.lock();
-        if state.generation != generation {
+        if state.lanes[lane.0].generation != generation {
             return Return::Replaced;
         }
         let number = self.number;
@@ -274,33 +312,56 @@ impl WorkerCell {
         Return::InTime
     }
 
-    /// Its unit has ended, the callback is to run.
-    pub(super) fn report(&self, ready: &Ready) {
-        let state = self.state.lock();
-        if state.status == WorkerStatus::Busy {
-            ready.publish(self.number, Load::Reporting);
+    /// A unit of its has ended, the callback is to run.
+    pub(super) fn report(&self, ready: &Ready, execution: &Execution) {
+        let mut state = self.state.lock();
+        if state.is_left {
+            return;
+        }
+        if let Some(current) = state.current_of(execution).filter(|current| !current.is_reporting) {
+            current.is_reporting = true;
+            ready.report(self.number);
         }
     }
 
-    /// It is done with its unit, or got none: it is idle, resting after a crash, or on its way out. Says which.
-    pub(super) fn settle(&self, ready: &Ready, after: After, wear: Wear, now_ms: i64) -> Load {
+    /// It is done with a unit. See [`Settled`].
+    pub(super) fn settle(
+        &self,
+        ready: &Ready,
+        execution: &Execution,
+        after: After,
+        wear: Wear,
+        now_ms: i64,
+    ) -> Settled {
         let mut state = self.state.lock();
-        // Somebody is ending it, and its place with it.
-        if state.status == WorkerStatus::ShuttingDown || state.status.is_ended() {
-            return Load::Retiring;
-        }
-        state.current = None;
-        if let (WorkerStatus::Tainted, After::Crash { rests_until_ms: Some(until_ms) }) = (state.status, after) {
-            ready.rest_tainted(self.number, until_ms);
-            return Load::Tainted;
-        }
-        let must_retire = after != After::GoOn || state.has_crashed || state.is_worn(wear, now_ms);
-        let load = ready.settle_worker(self.number, must_retire, now_ms);
-        state.status = match load {
-            Load::Retiring => WorkerStatus::ShuttingDown,
-            _ => WorkerStatus::Ready,
+        // Otherwise somebody is ending it, and its place with it.
+        let lane = if state.is_left { None } else { state.lanes.iter_mut().find(|lane| lane.has(execution.run)) };
+        let Some(current) = lane.and_then(|lane| lane.current.take()) else { return Settled::GoesOn };
+        let done = Done {
+            unit: Some(&execution.unit),
+            is_spent: true,
+            was_reporting: current.is_reporting,
+            must_retire: state.must_retire(after, wear, now_ms),
         };
-        load
+        state.settle(self.number, ready, &done, after, now_ms)
+    }
+
+    /// It was to have a unit, and did not get it after all; if it was assigned one, that is told. See [`Settled`].
+    pub(super) fn settle_without(
+        &self,
+        ready: &Ready,
+        unit: Option<&Arc<OpenUnit>>,
+        after: After,
+        wear: Wear,
+        now_ms: i64,
+    ) -> Settled {
+        let mut state = self.state.lock();
+        if state.is_left || state.status.is_ended() {
+            return Settled::GoesOn;
+        }
+        let must_retire = state.must_retire(after, wear, now_ms);
+        let done = Done { unit, must_retire, ..Done::default() };
+        state.settle(self.number, ready, &done, after, now_ms)
     }
 
     /// Whether it has been used for as long as it may be.
@@ -308,7 +369,7 @@ impl WorkerCell {
         self.state.lock().is_worn(wear, now_ms)
     }
 
-    /// It was idle, and is to end.
+    /// It has nothing in hand, and is to end.
     pub(super) fn retire(&self) {
         let mut state = self.state.lock();
         if state.status.is_ended() {
@@ -316,79 +377,100 @@ impl WorkerCell {
         }
         state.status = WorkerStatus::ShuttingDown;
         // It was idle, so there is room; if it has been told before, there need not be.
-        state.inbox.put(Task::Quit);
+        state.lanes[LaneNumber::FIRST.0].inbox.put(Task::Quit);
     }
 
     /// It crashed and rests, but the pool stops: it ends.
     pub(super) fn retire_tainted(&self, ready: &Ready) {
         let mut state = self.state.lock();
-        if state.status == WorkerStatus::Tainted && state.current.is_none() {
+        if state.status == WorkerStatus::Tainted && state.load == 0 {
             state.status = WorkerStatus::ShuttingDown;
-            ready.publish(self.number, Load::Retiring);
-            state.inbox.put(Task::Quit);
+            ready.publish(self.number, Condition::Retiring);
+            state.lanes[LaneNumber::FIRST.0].inbox.put(Task::Quit);
         }
     }
 
-    /// The pool stops without waiting any longer: if its thread has not come back it is left behind. Returns what it had in
-    /// hand; `None` if it has nothing.
-    pub(super) fn leave_behind(&self, ready: &Ready, spare: Spare) -> Option<LeftBehind> {
+    /// The pool stops without waiting any longer: the threads that have not come back are left behind. Returns what they had in
+    /// hand; nothing if they have nothing, or if one is spared, for which its worker has to stay.
+    pub(super) fn leave_behind(&self, ready: &Ready, spare: Spare) -> Vec<LeftBehind> {
         let mut state = self.state.lock();
-        if !matches!(state.status, WorkerStatus::Busy | WorkerStatus::Tainted) {
-            return None;
+        if state.is_left || state.status.is_ended() {
+            return Vec::new();
         }
-        let current = state.current.as_mut()?;
-        let execution = Arc::clone(&current.execution);
-        let had = match (current.stage, current.stored) {
-            (Stage::Executing | Stage::Asked, _) => LeftBehind::Executing(execution),
-            (Stage::Closing, Some(left)) => LeftBehind::Stored(execution, left),
-            (Stage::Closing, None) if spare == Spare::WhoStores => return None,
-            (Stage::Closing, None) => LeftBehind::Storing(execution),
+        let is_spared = |current: &Current| {
+            spare == Spare::WhoStores && current.stage == Stage::Closing && current.stored.is_none()
         };
-        current.stage = Stage::Closing;
-        // From now on its thread has no part in it, also if it returns before the worker has ended.
+        if state.currents().any(is_spared) || state.currents().next().is_none() {
+            return Vec::new();
+        }
+        // From now on their threads have no part in it, also if they return before the worker has ended.
+        state.is_left = true;
         state.status = WorkerStatus::ShuttingDown;
-        state.generation += 1;
-        state.thread = None;
-        // It may be waiting for its attempt to be closed.
-        state.inbox.put(Task::Quit);
-        ready.abandon();
-        Some(had)
+        ready.publish(self.number, Condition::Retiring);
+        let mut had = Vec::new();
+        for lane in &mut state.lanes {
+            let Some(current) = &mut lane.current else { continue };
+            let execution = Arc::clone(&current.execution);
+            had.push(match (current.stage, current.stored) {
+                (Stage::Executing | Stage::Asked, _) => LeftBehind::Executing(execution),
+                (Stage::Closing, Some(left)) => LeftBehind::Stored(execution, left),
+                (Stage::Closing, None) => LeftBehind::Storing(execution),
+            });
+            current.stage = Stage::Closing;
+            lane.leave();
+            // It may be waiting for its attempt to be closed.
+            lane.inbox.put(Task::Leave);
+            ready.abandon();
+        }
+        had
     }
 
-    /// The end of its attempt is stored, or cannot be. If the pool stops, its unit leaves like that.
+    /// The end of an attempt is stored, or cannot be. If the pool stops, its unit leaves like that.
     pub(super) fn note_stored(&self, execution: &Execution, left: Left) {
         if let Some(current) = self.state.lock().current_of(execution) {
             current.stored = Some(left);
         }
     }
 
-    /// The attempt of its stuck thread has been brought to its end.
+    /// The attempt of a stuck thread has been brought to its end.
     pub(super) fn note_closed(&self, execution: &Execution) {
         if let Some(current) = self.state.lock().current_of(execution) {
             current.is_closed = true;
         }
     }
 
-    /// Whether it has nothing left to do but to wait for a thread that is stuck.
+    /// Whether it has nothing left to do but to wait for threads that are stuck.
     pub(super) fn is_stuck(&self) -> bool {
-        self.state.lock().current.as_ref().is_some_and(|current| current.is_closed)
+        let state = self.state.lock();
+        state.currents().next().is_some() && state.currents().all(|current| current.is_closed)
     }
 
-    /// Whether another thread, or none, is this worker now.
-    pub(super) fn is_replaced(&self, generation: u64) -> bool {
-        self.state.lock().generation != generation
+    /// Whether another thread, or none, is behind a lane now.
+    pub(super) fn is_replaced(&self, lane: LaneNumber, generation: u64) -> bool {
+        self.state.lock().lanes[lane.0].generation != generation
     }
 
-    /// It has ended. Returns its thread if that is still to be joined.
-    pub(super) fn end(&self, ready: &Ready) -> Option<JoinHandle<()>> {
+    /// Whether whoever asks is the one to end it, because nobody was before.
+    pub(super) fn begin_end(&self) -> bool {
+        !std::mem::replace(&mut self.state.lock().is_ending, true)
+    }
+
+    /// It has ended, and all its threads are to. Returns those that are still to be joined.
+    pub(super) fn end(&self, ready: &Ready) -> Vec<JoinHandle<()>> {
         let mut state = self.state.lock();
+        let mut threads = Vec::new();
+        for lane in &mut state.lanes {
+            lane.current = None;
+            // It waits for a task, unless it is the one that ends the worker.
+            lane.inbox.put(Task::Leave);
+            threads.extend(lane.thread.take());
+        }
         if state.status.is_ended() {
-            return state.thread.take();
+            return threads;
         }
         state.status = if state.has_crashed { WorkerStatus::Dead } else { WorkerStatus::Terminated };
-        state.current = None;
-        ready.worker_ends(self.number, state.thread.take());
-        None
+        ready.worker_ends(self.number, threads);
+        Vec::new()
     }
 
     /// The repository may know it, by a claim of which nobody here knows.
@@ -401,10 +483,31 @@ impl WorkerCell {
     }
 
     /// What it executes, unless that is being brought to its end already.
-    pub(super) fn executing(&self) -> Option<Arc<Execution>> {
+    pub(super) fn executing(&self) -> Vec<Arc<Execution>> {
         let state = self.state.lock();
-        let current = state.current.as_ref().filter(|current| current.stage != Stage::Closing)?;
-        Some(Arc::clone(&current.execution))
+        let executing = state.currents().filter(|current| current.stage != Stage::Closing);
+        executing.map(|current| Arc::clone(&current.execution)).collect()
+    }
+
+    /// How many units it can have in hand, as far as that is known.
+    pub(super) fn capacity(&self) -> u32 {
+        self.state.lock().capacity
+    }
+
+    /// Whether somebody has yet to find out how many units it can have in hand. Whoever is told so is to do it.
+    pub(super) fn ask_capacity(&self) -> bool {
+        !std::mem::replace(&mut self.state.lock().is_capacity_known, true)
+    }
+
+    /// It is known how many units it can have in hand.
+    pub(super) fn widen(&self, ready: &Ready, capacity: u32) {
+        let mut state = self.state.lock();
+        state.capacity = capacity.max(state.load).max(1);
+        ready.widen(self.number, state.capacity);
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.state.lock().status.is_ended()
     }
 
     /// Whether it ends because it crashed.
@@ -425,81 +528,59 @@ impl WorkerState {
             || wear.max_units.is_some_and(|max_units| self.units >= max_units)
     }
 
+    fn must_retire(&self, after: After, wear: Wear, now_ms: i64) -> bool {
+        after != After::GoOn || self.has_crashed || self.is_worn(wear, now_ms)
+    }
+
+    /// One unit fewer is in hand. What follows from that for the worker is the same on all lanes.
+    fn settle(&mut self, worker: WorkerNumber, ready: &Ready, done: &Done<'_>, after: After, now_ms: i64) -> Settled {
+        self.load -= 1;
+        if let After::Crash { rests_until_ms } = after {
+            self.rests_until_ms = rests_until_ms;
+        }
+        let condition = ready.settle_worker(worker, done, now_ms);
+        if condition == Condition::Retiring {
+            self.status = WorkerStatus::ShuttingDown;
+        }
+        match (self.load, self.status) {
+            (0, WorkerStatus::Tainted) => match self.rests_until_ms.take() {
+                Some(until_ms) => {
+                    ready.rest_tainted(worker, until_ms);
+                    Settled::GoesOn
+                }
+                None => {
+                    self.status = WorkerStatus::ShuttingDown;
+                    ready.publish(worker, Condition::Retiring);
+                    Settled::Ends
+                }
+            },
+            (0, WorkerStatus::ShuttingDown) => Settled::Ends,
+            _ => Settled::GoesOn,
+        }
+    }
+
+    /// One more lane, or one again that had lost its thread.
+    fn add_lane(&mut self) -> Reserved {
+        let inbox = Inbox::new();
+        let lane =
+            self.lanes.iter().position(|lane| !lane.is_open && lane.current.is_none()).unwrap_or(self.lanes.len());
+        match self.lanes.get_mut(lane) {
+            Some(closed) => closed.replace(&inbox),
+            None => self.lanes.push(Lane::new(inbox.clone())),
+        }
+        Reserved::WithLane { lane: LaneNumber(lane), generation: self.lanes[lane].generation, inbox }
+    }
+
+    fn currents(&self) -> impl Iterator<Item = &Current> {
+        self.lanes.iter().filter_map(|lane| lane.current.as_ref())
+    }
+
+    fn current_run(&mut self, run: u64) -> Option<&mut Current> {
+        let mut currents = self.lanes.iter_mut().filter_map(|lane| lane.current.as_mut());
+        currents.find(|current| current.execution.run == run)
+    }
+
     fn current_of(&mut self, execution: &Execution) -> Option<&mut Current> {
-        self.current.as_mut().filter(|current| current.execution.run == execution.run)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::mpsc;
-    use std::thread;
-    use std::time::Duration;
-
-    use super::*;
-    use crate::pool::ready::tests::ready;
-
-    const ANY_WEAR: Wear = Wear { max_age_ms: None, max_units: None };
-
-    fn busy(number: u64) -> Arc<WorkerCell> {
-        Arc::new(WorkerCell::new(WorkerNumber(number), Inbox::new(), Birth::ForUnit))
-    }
-
-    /// Whether a call comes back, on a thread of its own, while this one holds a lock.
-    fn comes_back(call: impl FnOnce() + Send + 'static) -> bool {
-        let (tell, told) = mpsc::channel();
-        thread::spawn(move || {
-            call();
-            tell.send(())
-        });
-        told.recv_timeout(Duration::from_secs(20)).is_ok()
-    }
-
-    #[test]
-    fn what_a_worker_does_is_under_its_own_lock_alone() {
-        // 000-F4, 000-F9, 000-F10
-        let (first, second) = (busy(1), busy(2));
-        let held = first.state.lock();
-        let change = move || {
-            second.settle(&ready(2), After::GoOn, ANY_WEAR, 0);
-            assert!(second.reserve());
-            assert_eq!(second.status(), WorkerStatus::Busy);
-        };
-        assert!(comes_back(change), "another worker is not needed");
-        drop(held);
-    }
-
-    #[test]
-    fn of_many_who_want_a_worker_one_gets_it_and_only_while_it_is_ready() {
-        // 000-F14, 000-F17, 000-F18, 000-F19
-        let (ready, cell) = (ready(1), busy(1));
-        assert!(!cell.reserve(), "it begins with a unit on its way");
-        for _ in 0..100 {
-            assert_eq!(cell.settle(&ready, After::GoOn, ANY_WEAR, 0), Load::Idle);
-            let reserved = thread::scope(|threads| {
-                let reserving: Vec<_> = (0..4).map(|_| threads.spawn(|| cell.reserve())).collect();
-                reserving.into_iter().map(|thread| thread.join().unwrap()).filter(|&got| got).count()
-            });
-            assert_eq!(reserved, 1);
-        }
-        assert_eq!(cell.settle(&ready, After::Retire, ANY_WEAR, 0), Load::Retiring);
-        assert!(!cell.reserve(), "it is on its way out");
-        cell.end(&ready);
-        assert_eq!((cell.status(), cell.reserve()), (WorkerStatus::Terminated, false));
-    }
-
-    #[test]
-    fn it_retires_between_units_when_it_is_worn() {
-        let ready = ready(4);
-        for (wear, is_worn) in [
-            (ANY_WEAR, false),
-            (Wear { max_age_ms: Some(101), ..ANY_WEAR }, false),
-            (Wear { max_age_ms: Some(100), ..ANY_WEAR }, true),
-            (Wear { max_units: Some(1), ..ANY_WEAR }, false),
-            (Wear { max_units: Some(0), ..ANY_WEAR }, true),
-        ] {
-            let load = busy(1).settle(&ready, After::GoOn, wear, 100);
-            assert_eq!(load == Load::Retiring, is_worn, "{wear:?}");
-        }
+        self.current_run(execution.run)
     }
 }

@@ -1,8 +1,8 @@
 //! A worker on its way up: for how long, and what becomes of one that does not make it.
 
-use super::{WorkerCell, WorkerState};
+use super::{LaneNumber, WorkerCell, WorkerState};
 use crate::executor::CancelToken;
-use crate::pool::capacity::{Load, WorkerNumber};
+use crate::pool::capacity::{Condition, WorkerNumber};
 use crate::pool::inbox::Task;
 use crate::pool::ready::Ready;
 use crate::pool::timers::Alarm;
@@ -48,28 +48,40 @@ impl WorkerCell {
         self.state.lock().start.as_ref().map(|start| start.cancel.clone())
     }
 
-    /// It says that it can work, which counts only while it is on its way up. Says what it is now; `None` if it does not count.
-    pub(in crate::pool) fn came_up(&self, ready: &Ready, generation: u64, now_ms: i64) -> Option<Load> {
+    /// It says that it can work, and how many units it can have in hand if that is known. That counts only while it is on its way up. Says
+    /// where it is in its life now; `None` if it does not count.
+    pub(in crate::pool) fn came_up(
+        &self,
+        ready: &Ready,
+        generation: u64,
+        capacity: Option<u32>,
+        now_ms: i64,
+    ) -> Option<Condition> {
         let mut state = self.state.lock();
-        if state.generation != generation {
+        if state.first_generation() != generation {
             return None;
         }
         state.end_start(self.number, ready)?;
-        if state.status != WorkerStatus::Starting {
-            return Some(Load::Busy);
+        if let Some(capacity) = capacity {
+            state.capacity = capacity.max(state.load).max(1);
+            state.is_capacity_known = true;
         }
-        let load = ready.worker_is_up(self.number, now_ms);
-        state.status = match load {
-            Load::Retiring => WorkerStatus::ShuttingDown,
+        if state.status != WorkerStatus::Starting {
+            ready.widen(self.number, state.capacity);
+            return Some(Condition::Up);
+        }
+        let condition = ready.worker_is_up(self.number, state.capacity, now_ms);
+        state.status = match condition {
+            Condition::Retiring => WorkerStatus::ShuttingDown,
             _ => WorkerStatus::Ready,
         };
-        Some(load)
+        Some(condition)
     }
 
     /// It cannot work. Unless it was started for a unit, which it has to give back first, that is its end; says whether it is.
     pub(in crate::pool) fn fail_start(&self, ready: &Ready, generation: u64, reason: &str) -> bool {
         let mut state = self.state.lock();
-        if state.generation != generation {
+        if state.first_generation() != generation {
             return false;
         }
         state.has_crashed = true;
@@ -83,7 +95,8 @@ impl WorkerCell {
         };
         if ends {
             state.status = WorkerStatus::Dead;
-            ready.start_failed(self.number, reason, state.thread.take());
+            let thread = state.lanes[LaneNumber::FIRST.0].thread.take();
+            ready.start_failed(self.number, reason, thread);
         }
         ends
     }
@@ -108,13 +121,13 @@ impl WorkerCell {
             // It was left behind with its unit, and is counted: its thread is only to be told.
             return LateStart::Ended(cancel);
         }
-        state.has_crashed = true;
-        if let Some(current) = &state.current {
+        // One that is on its way out anyway has not failed.
+        state.has_crashed |= state.status != WorkerStatus::ShuttingDown;
+        if let Some(current) = &state.lanes[LaneNumber::FIRST.0].current {
             return LateStart::WithUnit { run: current.execution.run, cancel };
         }
-        state.status = WorkerStatus::Dead;
-        state.generation += 1;
-        state.thread = None;
+        state.status = if state.has_crashed { WorkerStatus::Dead } else { WorkerStatus::Terminated };
+        state.lanes[LaneNumber::FIRST.0].leave();
         ready.abandon();
         ready.start_failed(self.number, reason, None);
         LateStart::Ended(cancel)
@@ -123,14 +136,14 @@ impl WorkerCell {
     /// TAINTED → STARTING, if it still is and has nothing in hand.
     pub(in crate::pool) fn restart(&self, ready: &Ready, now_ms: i64, alarm_ms: i64) {
         let mut state = self.state.lock();
-        if state.status != WorkerStatus::Tainted || state.current.is_some() {
+        if state.status != WorkerStatus::Tainted || state.load > 0 {
             return;
         }
         state.status = WorkerStatus::Starting;
         state.has_crashed = false;
-        ready.publish(self.number, Load::Starting);
+        ready.publish(self.number, Condition::Starting);
         state.begin_start(self.number, ready, now_ms, alarm_ms);
-        state.inbox.put(Task::Restart);
+        state.lanes[LaneNumber::FIRST.0].inbox.put(Task::Restart);
     }
 
     /// Whether it comes up without a unit whose claim would record it.
@@ -140,6 +153,11 @@ impl WorkerCell {
 }
 
 impl WorkerState {
+    /// Which thread is behind the lane that brings the worker up.
+    fn first_generation(&self) -> u64 {
+        self.lanes[LaneNumber::FIRST.0].generation
+    }
+
     fn begin_start(&mut self, worker: WorkerNumber, ready: &Ready, now_ms: i64, alarm_ms: i64) {
         self.starts_ever += 1;
         let birth = if self.status == WorkerStatus::Starting { Birth::Ahead } else { Birth::ForUnit };
@@ -160,6 +178,7 @@ impl WorkerState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pool::cell::tests::takes;
     use crate::pool::inbox::Inbox;
     use crate::pool::ready::tests::ready;
 
@@ -167,17 +186,17 @@ mod tests {
     fn that_it_is_ready_counts_only_from_one_that_is_starting() {
         // 000-F25, 000-F30, 001-F84
         let ready = ready(1);
-        let cell = WorkerCell::new(WorkerNumber(1), Inbox::new(), Birth::Ahead);
-        assert!(cell.came_up(&ready, 0, 0).is_none(), "it has not begun to");
+        let cell = WorkerCell::new(ready.starting_worker(), Inbox::new(), Birth::Ahead);
+        assert!(cell.came_up(&ready, 0, None, 0).is_none(), "it has not begun to");
         cell.begin_start(&ready, 0, 1_000);
-        assert!(!cell.reserve());
-        assert!(cell.came_up(&ready, 1, 0).is_none(), "another thread than the one behind it");
-        assert_eq!(cell.came_up(&ready, 0, 0), Some(Load::Idle));
+        assert!(!takes(&cell));
+        assert!(cell.came_up(&ready, 1, None, 0).is_none(), "another thread than the one behind it");
+        assert_eq!(cell.came_up(&ready, 0, None, 0), Some(Condition::Up));
         assert_eq!(cell.status(), WorkerStatus::Ready);
-        assert!(cell.came_up(&ready, 0, 0).is_none(), "it is up already");
-        assert!(cell.reserve());
+        assert!(cell.came_up(&ready, 0, None, 0).is_none(), "it is up already");
+        assert!(takes(&cell));
         cell.end(&ready);
-        assert!(cell.came_up(&ready, 0, 0).is_none() && !cell.reserve());
+        assert!(cell.came_up(&ready, 0, None, 0).is_none() && !takes(&cell));
         assert_eq!(cell.status(), WorkerStatus::Terminated);
     }
 
@@ -185,14 +204,14 @@ mod tests {
     fn what_did_not_come_up_in_time_is_dead_and_what_it_says_later_counts_for_nothing() {
         // 001-F34, 001-F84
         let ready = ready(1);
-        let cell = WorkerCell::new(WorkerNumber(1), Inbox::new(), Birth::Ahead);
+        let cell = WorkerCell::new(ready.starting_worker(), Inbox::new(), Birth::Ahead);
         cell.begin_start(&ready, 0, 1_000);
         let token = cell.start_token().unwrap();
         assert!(matches!(cell.give_up_start(&ready, Some(2), "late"), LateStart::Not), "another start was meant");
         assert!(
             matches!(cell.give_up_start(&ready, Some(1), "late"), LateStart::Ended(cancel) if cancel.reason() == token.reason())
         );
-        assert!(cell.came_up(&ready, 0, 0).is_none() && !cell.fail_start(&ready, 0, "too late"));
+        assert!(cell.came_up(&ready, 0, None, 0).is_none() && !cell.fail_start(&ready, 0, "too late"));
         assert_eq!(cell.status(), WorkerStatus::Dead);
     }
 }

@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use super::{Ready, State, Wake};
-use crate::pool::capacity::{Load, Supply, WorkerNumber};
+use crate::pool::capacity::{Supply, WorkerNumber};
 use crate::pool::scaling::{Scaling, Snapshot};
 use crate::pool::stats::PoolPhase;
 use crate::pool::timers::Alarm;
@@ -34,6 +34,7 @@ pub(in crate::pool) struct CrewLimits {
     pub(in crate::pool) scaling: Scaling,
     pub(in crate::pool) startup_batch: usize,
     pub(in crate::pool) startup_pause: Duration,
+    pub(in crate::pool) max_units_per_worker: Option<u64>,
     /// `None` means as many as there are workers.
     pub(in crate::pool) max_abandoned: Option<usize>,
 }
@@ -202,7 +203,7 @@ impl Ready {
     pub(in crate::pool) fn start_failed(&self, worker: WorkerNumber, reason: &str, thread: Option<JoinHandle<()>>) {
         self.change(|state, wake| {
             state.ended_threads.extend(thread);
-            state.capacity.publish(worker, None);
+            state.capacity.remove(worker);
             state.crew.failed_starts += 1;
             state.crew.startup.failure = Some(reason.to_owned());
             (wake.slot, wake.supervisor) = (true, true);
@@ -218,7 +219,7 @@ impl State {
                 let reason = reason.clone();
                 return self.fail_startup(reason, wake);
             }
-            Some(Ok(())) if self.phase == PoolPhase::Initializing && self.capacity.count(Load::Starting) == 0 => {}
+            Some(Ok(())) if self.phase == PoolPhase::Initializing && self.capacity.tally().starting == 0 => {}
             _ => return StartupStep::Wait,
         }
         if startup.left == 0 {
@@ -252,7 +253,7 @@ impl State {
 
     fn end_startup(&mut self, wake: &mut Wake) -> StartupStep {
         let startup = &self.crew.startup;
-        if startup.wanted > 0 && self.capacity.up() == 0 {
+        if startup.wanted > 0 && self.capacity.tally().up == 0 {
             let cause = startup.failure.as_deref().unwrap_or("all that started have ended");
             return self.fail_startup(format!("no_workers_started: {cause}"), wake);
         }
@@ -269,8 +270,8 @@ impl State {
             min_workers: self.crew.limits.min_workers,
             max_workers: self.capacity.max_workers(),
             size: self.crew.size,
-            workers: self.capacity.up(),
-            starting: self.capacity.count(Load::Starting),
+            workers: self.capacity.tally().up,
+            starting: self.capacity.tally().starting,
             free: self.capacity.free(),
             waiting: self.waiting(),
             // One goes at a time.
@@ -293,7 +294,7 @@ impl State {
         let is_wanted = match self.crew.limits.scaling {
             Scaling::Threshold { queued, .. } => {
                 let waiting = self.waiting();
-                waiting >= queued.saturating_add(self.capacity.count(Load::Starting) + self.capacity.free())
+                waiting >= queued.saturating_add(self.capacity.tally().starting + self.capacity.free())
                     || (waiting > 0 && self.crew.size == 0)
             }
             Scaling::OnDemand | Scaling::Fixed => false,
@@ -336,7 +337,7 @@ impl State {
         let Some(limit) = self.crew.limits.scaling.idle_limit().filter(|_| self.crew.idle_alarm_ms.is_none()) else {
             return;
         };
-        if self.capacity.up() <= self.crew.limits.min_workers {
+        if self.capacity.tally().up <= self.crew.limits.min_workers {
             return;
         }
         if let Some(idle_for) = self.capacity.idle_for(now_ms) {

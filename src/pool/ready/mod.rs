@@ -21,7 +21,7 @@ pub use self::phases::Stop;
 pub(super) use self::units::{LineTimes, Place};
 pub use self::waits::Completion;
 use self::waits::Hold;
-use super::capacity::{Capacity, Known, Load, WorkerNumber};
+use super::capacity::{Capacity, Known, WorkerNumber};
 use super::error::Refusal;
 use super::ledger::Ledger;
 use super::lock::{Held, Rank, Ranked};
@@ -93,17 +93,12 @@ impl State {
         self.capacity.workers().map(|(worker, known)| (worker, known.clone())).collect()
     }
 
-    /// How many workers have a unit in hand, and have not crashed with it.
-    fn busy(&self) -> usize {
-        self.capacity.count(Load::Busy) + self.capacity.count(Load::Reporting)
-    }
-
     fn refusal(&self) -> Refusal {
         match (self.phase, &self.hold) {
             (PoolPhase::Configuring | PoolPhase::Initializing, _) => Refusal::NotReady(self.phase),
             (PoolPhase::Running, Some(hold)) => Refusal::Held { reason: hold.reason.clone() },
             (PoolPhase::Running, None) => {
-                Refusal::AtCapacity { busy: self.busy(), max_workers: self.capacity.max_workers() }
+                Refusal::AtCapacity { busy: self.capacity.tally().full, max_workers: self.capacity.max_workers() }
             }
             (PoolPhase::InitFailed, _) => Refusal::InitFailed(self.init_failure.clone().unwrap_or_default()),
             (PoolPhase::Draining | PoolPhase::Stopped, _) => Refusal::Stopped,
@@ -149,7 +144,7 @@ impl Ready {
             hold: None,
             init_failure: None,
             is_over: false,
-            capacity: Capacity::new(limits.max_workers, limits.supply()),
+            capacity: Capacity::new(limits.max_workers, limits.supply(), limits.max_units_per_worker),
             crew: Crew::new(limits),
             ledger: Ledger::new(max_queue_size),
             timers: Timers::new(),
@@ -254,8 +249,8 @@ impl Ready {
 
     /// How many workers have a unit in hand.
     pub(super) fn busy_count(&self) -> usize {
-        let state = self.state.lock();
-        state.busy() + state.capacity.crashing()
+        let tally = self.state.lock().capacity.tally();
+        tally.busy + tally.crashing
     }
 
     pub(super) fn stats(&self) -> PoolStats {
@@ -263,6 +258,7 @@ impl Ready {
         let workers = state.known_workers();
         let (pending, running) = state.ledger.pending_and_running();
         let totals = &state.ledger.totals;
+        let tally = state.capacity.tally();
         let mut stats = PoolStats {
             phase: state.phase,
             init_failure: state.init_failure.clone(),
@@ -270,11 +266,14 @@ impl Ready {
             max_workers: state.capacity.max_workers(),
             target_workers: state.crew.size(),
             total_workers: state.capacity.live(),
-            starting_workers: state.capacity.count(Load::Starting),
-            idle_workers: state.capacity.count(Load::Idle),
-            busy_workers: state.busy(),
-            reporting_workers: state.capacity.count(Load::Reporting),
-            tainted_workers: state.capacity.count(Load::Tainted),
+            starting_workers: tally.starting,
+            idle_workers: tally.idle,
+            busy_workers: tally.busy,
+            full_workers: tally.full,
+            reporting_workers: tally.reporting,
+            tainted_workers: tally.tainted,
+            load: tally.load,
+            capacity: tally.capacity,
             free_slots: state.capacity.free(),
             reserved_slots: state.capacity.promised(),
             abandoned_threads: state.abandoned,
@@ -331,8 +330,21 @@ pub(super) mod tests {
             scaling: Scaling::OnDemand,
             startup_batch: 10,
             startup_pause: Duration::from_millis(500),
+            max_units_per_worker: None,
             max_abandoned: None,
         };
         Ready::new(limits, 1_000)
+    }
+
+    impl Ready {
+        /// A worker that has its one place taken.
+        pub(in crate::pool) fn busy_worker(&self) -> WorkerNumber {
+            self.state.lock().capacity.take(None).expect("there is a place").worker()
+        }
+
+        /// A worker on its way up.
+        pub(in crate::pool) fn starting_worker(&self) -> WorkerNumber {
+            self.state.lock().capacity.begin_starting(1)[0]
+        }
     }
 }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Ready, State, Wake};
-use crate::pool::capacity::Load;
 use crate::pool::ledger::Left;
 use crate::pool::open_unit::OpenUnit;
 use crate::pool::stats::PoolPhase;
@@ -129,8 +128,7 @@ impl Ready {
 
     pub(in crate::pool) fn stop_state(&self) -> Option<StopState> {
         let state = self.state.lock();
-        let not_busy = [Load::Starting, Load::Idle, Load::Retiring].map(|load| state.capacity.count(load));
-        let busy = state.capacity.live() - not_busy.iter().sum::<usize>();
+        let busy = state.capacity.tally().busy + state.capacity.tally().tainted;
         Some(StopState {
             mode: state.stop?,
             busy: busy + state.submissions,

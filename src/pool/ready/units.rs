@@ -51,8 +51,8 @@ impl Ready {
                 return Err(state.refusal());
             }
             let taken = match promised {
-                true => state.capacity.take_promised(),
-                false => state.capacity.take().ok_or_else(|| state.refusal())?,
+                true => state.capacity.take_promised(None).ok_or_else(|| state.refusal())?,
+                false => state.capacity.take(None).ok_or_else(|| state.refusal())?,
             };
             Ok((taken, state.begin_submission(id)))
         })
@@ -75,8 +75,8 @@ impl Ready {
                 return Err(state.refusal());
             }
             let taken = match promised {
-                true if is_due => Some(state.capacity.take_promised()),
-                false if is_due && state.has_room_for_new() => state.capacity.take(),
+                true if is_due => state.capacity.take_promised(None),
+                false if is_due && state.has_room_for_new() => state.capacity.take(None),
                 _ => None,
             };
             if let Some(taken) = taken {
@@ -244,7 +244,7 @@ impl Ready {
     pub(in crate::pool) fn take_for_due(&self) -> Vec<Taken> {
         self.change(|state, _| {
             let due = if state.may_start() { state.ledger.due_count() } else { 0 };
-            let taken: Vec<Taken> = std::iter::from_fn(|| state.capacity.take()).take(due).collect();
+            let taken: Vec<Taken> = std::iter::from_fn(|| state.capacity.take(None)).take(due).collect();
             state.claiming = taken.len();
             taken
         })

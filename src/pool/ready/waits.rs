@@ -83,7 +83,7 @@ impl Ready {
 
     /// Waits until a worker is up. Those who wait are answered one after the other.
     pub(in crate::pool) fn await_ready(&self, until: Option<Instant>) -> Result<(), WaitError> {
-        self.await_init(&self.first_ready, until, |state| state.capacity.up() > 0)
+        self.await_init(&self.first_ready, until, |state| state.capacity.tally().up > 0)
     }
 
     /// Waits until the pool has come up. Those who wait are answered one after the other.

@@ -1,52 +1,64 @@
 //! Workers and their threads. What changes a load is called while the worker's own lock is held.
 
 use super::Ready;
-use crate::pool::capacity::{Load, Taken, WorkerNumber};
+use crate::pool::capacity::{Condition, Done, Taken, WorkerNumber};
 use crate::pool::stats::PoolPhase;
 use crate::pool::timers::Alarm;
 use crate::sync::thread::JoinHandle;
 
 impl Ready {
-    pub(in crate::pool) fn publish(&self, worker: WorkerNumber, load: Load) {
-        self.change(|state, _| state.capacity.publish(worker, Some(load)));
+    pub(in crate::pool) fn publish(&self, worker: WorkerNumber, condition: Condition) {
+        self.change(|state, _| state.capacity.publish(worker, condition));
     }
 
-    /// A worker has ended: its place is free, and may have to be filled again. Its thread is to be joined: whoever finds that nobody
-    /// is left must not miss it.
-    pub(in crate::pool) fn worker_ends(&self, worker: WorkerNumber, thread: Option<JoinHandle<()>>) {
+    /// It is known how many units a worker can have in hand.
+    pub(in crate::pool) fn widen(&self, worker: WorkerNumber, capacity: u32) {
         self.change(|state, wake| {
-            state.ended_threads.extend(thread);
-            state.capacity.publish(worker, None);
+            state.capacity.widen(worker, capacity);
+            wake.slot = true;
+        });
+    }
+
+    /// A unit of a worker has ended, and its callback is to run.
+    pub(in crate::pool) fn report(&self, worker: WorkerNumber) {
+        self.state.lock().capacity.report(worker);
+    }
+
+    /// A worker has ended: its places are free, and may have to be filled again. Its threads are to be joined: whoever finds that nobody
+    /// is left must not miss them.
+    pub(in crate::pool) fn worker_ends(&self, worker: WorkerNumber, threads: Vec<JoinHandle<()>>) {
+        self.change(|state, wake| {
+            state.ended_threads.extend(threads);
+            state.capacity.remove(worker);
             state.worker_ends();
             (wake.slot, wake.supervisor) = (true, true);
         });
     }
 
-    /// A worker is up, and takes what it is given, unless it is one too many by now. Says which.
-    pub(in crate::pool) fn worker_is_up(&self, worker: WorkerNumber, now_ms: i64) -> Load {
+    /// A worker is up, and takes as much as it can have in hand, unless it is one too many by now. Says which.
+    pub(in crate::pool) fn worker_is_up(&self, worker: WorkerNumber, capacity: u32, now_ms: i64) -> Condition {
         self.change(|state, wake| {
-            let load = state.capacity.settle(worker, false, now_ms);
+            let condition = state.capacity.come_up(worker, capacity, now_ms);
             state.watch_idle(now_ms, wake);
             (wake.slot, wake.supervisor, wake.first_ready) = (true, true, true);
-            load
+            condition
         })
     }
 
-    /// A worker is done with its unit: its place is free. Says whether it is idle now or is to retire.
-    pub(in crate::pool) fn settle_worker(&self, worker: WorkerNumber, must_retire: bool, now_ms: i64) -> Load {
+    /// A worker is done with a unit: its place is free. Says whether it goes on or is to retire.
+    pub(in crate::pool) fn settle_worker(&self, worker: WorkerNumber, done: &Done<'_>, now_ms: i64) -> Condition {
         self.change(|state, wake| {
-            let load = state.capacity.settle(worker, must_retire, now_ms);
+            let condition = state.capacity.settle(worker, done, now_ms);
             state.watch_idle(now_ms, wake);
             wake.slot = true;
             wake.supervisor |= state.phase == PoolPhase::Draining;
-            load
+            condition
         })
     }
 
     /// A worker has crashed and has nothing in hand any more: it rests until then.
     pub(in crate::pool) fn rest_tainted(&self, worker: WorkerNumber, until_ms: i64) {
         self.change(|state, wake| {
-            state.capacity.unassign(worker);
             wake.supervisor =
                 state.timers.set(until_ms, Alarm::TaintEnds(worker)) || state.phase == PoolPhase::Draining;
         });
@@ -114,11 +126,12 @@ impl Ready {
         state.abandoned -= usize::from(std::mem::take(&mut state.is_reporter_left_behind));
     }
 
-    /// A worker that was taken has ended: another one for its place.
-    pub(in crate::pool) fn replace(&self, worker: WorkerNumber) -> Taken {
-        let mut state = self.state.lock();
-        state.capacity.publish(worker, None);
-        state.capacity.take_promised()
+    /// A worker that was taken did not take the unit: another one for that, if there is one.
+    pub(in crate::pool) fn replace(&self, worker: WorkerNumber) -> Option<Taken> {
+        self.change(|state, _| {
+            state.capacity.give_back(worker);
+            state.capacity.take_promised(None)
+        })
     }
 
     pub(in crate::pool) fn set_max_workers(&self, max_workers: usize) -> Vec<WorkerNumber> {
@@ -133,10 +146,10 @@ impl Ready {
         self.state.lock().capacity.retire_idle(usize::MAX)
     }
 
-    /// A thread ends, and is to be joined.
-    pub(in crate::pool) fn thread_ends(&self, thread: Option<JoinHandle<()>>) {
+    /// Threads end, and are to be joined.
+    pub(in crate::pool) fn thread_ends(&self, threads: impl IntoIterator<Item = JoinHandle<()>>) {
         self.change(|state, wake| {
-            state.ended_threads.extend(thread);
+            state.ended_threads.extend(threads);
             wake.supervisor = true;
         });
     }

@@ -88,16 +88,20 @@ fn the_numbers_have_the_names_that_others_know_and_can_be_read_back() {
     }
     let workers = told["workers"].as_object().unwrap();
     assert_eq!(workers.keys().collect::<Vec<_>>(), ["w1"]);
-    let expected =
-        json!({ "id": "w1", "status": "BUSY", "current_run": "runs", "load": 1, "completed": 1, "failed": 1 });
+    let expected = json!({
+        "id": "w1", "status": "BUSY", "current_run": "runs", "unit_ids": ["runs"], "load": 1, "capacity": 1,
+        "completed": 1, "failed": 1,
+    });
     assert_eq!(workers["w1"], expected);
     assert_eq!(serde_json::from_value::<PoolStats>(told).unwrap(), stats);
 
     drop(call);
     pool.wait_for_completion();
     let told = serde_json::to_value(pool.stats()).unwrap();
-    let expected =
-        json!({ "id": "w1", "status": "READY", "current_run": null, "load": 0, "completed": 2, "failed": 1 });
+    let expected = json!({
+        "id": "w1", "status": "READY", "current_run": null, "unit_ids": [], "load": 0, "capacity": 1,
+        "completed": 2, "failed": 1,
+    });
     assert_eq!(told["workers"]["w1"], expected);
     assert_eq!((&told["idle_workers"], &told["processing_workers"]), (&json!(1), &json!(0)));
     let summary = pool.stop(Stop::Drain).unwrap();
