@@ -1,0 +1,434 @@
+//! Sessions: which worker units with the same key go to, and whose turn it is among those that must.
+//!
+//! A session is whatever units name alike. While strict units of it are with a worker, on their way to one or waiting, it stays on that
+//! worker; for a bounded time after that it is remembered. Plain data under the ready lock.
+//!
+//! ```text
+//!              first unit            worker ends, and
+//!    nowhere ────────────▶ on w ─────────────────────────▶ nowhere
+//!       ▲                   │     no unit is left on it
+//!       └── forgotten ◀─────┘
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use super::capacity::WorkerNumber;
+use super::line::Order;
+use crate::unit::UnitKey;
+
+/// How many sessions are remembered that nobody uses.
+const REMEMBERED_LIMIT: usize = 100_000;
+
+/// Where a strict unit stands in its session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Nowhere: it has left, or its time has yet to come.
+    None,
+    /// It waits. One that is to be tried again waits in its place also before its time has come.
+    Waits { is_due: bool },
+    /// A worker has it, or is about to.
+    Runs,
+}
+
+/// Where the next unit of a session goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Seat {
+    /// To any worker.
+    Anywhere,
+    /// To this one.
+    On(WorkerNumber),
+    /// To this one, but others of its session come first.
+    Behind(WorkerNumber),
+    /// To none for now: others of its session come first.
+    Nowhere,
+}
+
+#[derive(Debug, Default)]
+struct Session {
+    worker: Option<WorkerNumber>,
+    /// Whether that worker takes nothing any more.
+    is_worker_gone: bool,
+    running: HashSet<UnitKey>,
+    /// Those of the running ones that have yet to begin. Only after that the next may, or they would overtake each other.
+    opening: HashSet<UnitKey>,
+    /// Calls that bring a unit straight to a worker.
+    taking: usize,
+    /// Calls that bring one into the line.
+    entering: usize,
+    /// What waits, and whether it is due.
+    line: BTreeMap<Order, bool>,
+    /// Where the first of those is filed, if it can go.
+    filed: Option<(Filed, Order)>,
+    used_ms: i64,
+    is_remembered: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Filed {
+    Anywhere,
+    On(WorkerNumber),
+}
+
+impl Session {
+    /// Whether any strict unit has to do with it.
+    fn is_in_use(&self) -> bool {
+        !self.running.is_empty() || !self.line.is_empty() || self.taking > 0 || self.entering > 0
+    }
+
+    /// Whether units of it are with its worker, or on their way.
+    fn is_on_worker(&self) -> bool {
+        !self.running.is_empty() || self.taking > 0
+    }
+
+    /// Leaves its worker, if that is gone and nothing of it is left there.
+    fn leave_worker(&mut self) -> Option<WorkerNumber> {
+        if !self.is_worker_gone || self.is_on_worker() {
+            return None;
+        }
+        self.is_worker_gone = false;
+        self.worker.take()
+    }
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(super) struct Sessions {
+    by_key: HashMap<Arc<str>, Session>,
+    /// Which sessions are on a worker, or remembered to have been.
+    by_worker: HashMap<WorkerNumber, HashSet<Arc<str>>>,
+    /// The first unit of each session that can go anywhere.
+    anywhere: BTreeMap<Order, Arc<str>>,
+    /// The first unit of each session that can go to its worker, if that has room.
+    pinned: BTreeMap<WorkerNumber, BTreeMap<Order, Arc<str>>>,
+    /// Those that nobody uses, by when somebody last did.
+    remembered: BTreeSet<(i64, Arc<str>)>,
+    remembered_for_ms: i64,
+}
+
+impl Sessions {
+    pub(super) fn new(remembered_for_ms: i64) -> Sessions {
+        Sessions {
+            by_key: HashMap::new(),
+            by_worker: HashMap::new(),
+            anywhere: BTreeMap::new(),
+            pinned: BTreeMap::new(),
+            remembered: BTreeSet::new(),
+            remembered_for_ms,
+        }
+    }
+
+    /// The worker that a session is on, or is remembered to have been.
+    pub(super) fn worker_of(&mut self, key: &str, now_ms: i64) -> Option<WorkerNumber> {
+        self.forget(now_ms);
+        self.by_key.get(key).filter(|session| !session.is_worker_gone)?.worker
+    }
+
+    /// Where a strict unit goes that comes now.
+    pub(super) fn seat(&mut self, key: &str, now_ms: i64) -> Seat {
+        self.forget(now_ms);
+        let Some(session) = self.by_key.get(key) else { return Seat::Anywhere };
+        let is_held_up = !session.line.is_empty() || session.entering > 0;
+        let is_opening = !session.opening.is_empty() || session.taking > 0;
+        match session.worker.filter(|_| !session.is_worker_gone) {
+            Some(worker) if is_held_up || is_opening => Seat::Behind(worker),
+            Some(worker) => Seat::On(worker),
+            None if is_held_up || session.is_on_worker() => Seat::Nowhere,
+            None => Seat::Anywhere,
+        }
+    }
+
+    /// How many units of a session come before one that comes now; `None` if one of them is not even due.
+    pub(super) fn before(&self, key: &str) -> Option<usize> {
+        let Some(session) = self.by_key.get(key) else { return Some(0) };
+        session.line.values().all(|&is_due| is_due).then(|| session.line.len() + session.entering)
+    }
+
+    /// A unit with this key goes to a worker, where its session is from now on. One that is not strict changes nothing for those that are.
+    pub(super) fn settle(&mut self, key: &Arc<str>, worker: WorkerNumber, is_strict: bool, now_ms: i64) {
+        self.change(key, Some(now_ms), |session| {
+            if is_strict || !session.is_in_use() {
+                (session.worker, session.is_worker_gone) = (Some(worker), false);
+            }
+        });
+    }
+
+    /// Whether a strict unit that was on its way to a worker which did not take it may go to another: none else is with the old one.
+    pub(super) fn may_move(&self, key: &str) -> bool {
+        self.by_key.get(key).is_none_or(|session| session.running.len() + session.taking <= 1)
+    }
+
+    /// Somebody begins to bring a strict unit straight to a worker, or has.
+    pub(super) fn take(&mut self, key: &Arc<str>, begins: bool) {
+        self.change(key, None, |session| count(&mut session.taking, begins));
+    }
+
+    /// Somebody begins to bring a strict unit into the line, or has.
+    pub(super) fn enter(&mut self, key: &Arc<str>, begins: bool) {
+        self.change(key, None, |session| count(&mut session.entering, begins));
+    }
+
+    /// A strict unit stands here now.
+    pub(super) fn stand(&mut self, key: &Arc<str>, order: Order, turn: Turn) {
+        self.change(key, None, |session| {
+            match turn {
+                Turn::Runs => {
+                    if session.running.insert(order.unit) {
+                        session.opening.insert(order.unit);
+                    }
+                }
+                Turn::None | Turn::Waits { .. } => {
+                    session.running.remove(&order.unit);
+                    session.opening.remove(&order.unit);
+                }
+            }
+            match turn {
+                Turn::Waits { is_due } => session.line.insert(order, is_due),
+                Turn::None | Turn::Runs => session.line.remove(&order),
+            };
+        });
+    }
+
+    /// A strict unit has begun: the next of its session may.
+    pub(super) fn begin(&mut self, key: &Arc<str>, unit: UnitKey) {
+        if self.by_key.contains_key(key) {
+            self.change(key, None, |session| {
+                session.opening.remove(&unit);
+            });
+        }
+    }
+
+    /// A worker takes nothing any more. What waits for it goes elsewhere, as soon as nothing of its session is left there.
+    pub(super) fn worker_goes(&mut self, worker: WorkerNumber) {
+        let keys: Vec<Arc<str>> = self.by_worker.get(&worker).into_iter().flatten().cloned().collect();
+        for key in keys {
+            self.change(&key, None, |session| session.is_worker_gone = true);
+        }
+    }
+
+    /// The first unit that can go: to any worker, or to one that has room.
+    pub(super) fn first(&self, has_room: impl Fn(WorkerNumber) -> bool) -> Option<(Order, &Arc<str>, Option<WorkerNumber>)> {
+        let anywhere = self.anywhere.first_key_value().map(|(&order, key)| (order, key, None));
+        let pinned = self.pinned.iter().filter(|&(&worker, _)| has_room(worker)).filter_map(|(&worker, heads)| {
+            let (&order, key) = heads.first_key_value()?;
+            Some((order, key, Some(worker)))
+        });
+        anywhere.into_iter().chain(pinned).min_by_key(|&(order, _, _)| order)
+    }
+
+    /// How many sessions have a unit that can go, by how many each worker can take.
+    pub(super) fn ready_count(&self, room: impl Fn(WorkerNumber) -> usize) -> usize {
+        let pinned = self.pinned.iter().map(|(&worker, heads)| heads.len().min(room(worker)));
+        self.anywhere.len() + pinned.sum::<usize>()
+    }
+
+    /// The one place where a session changes: what follows from it is kept.
+    fn change(&mut self, key: &Arc<str>, used_at_ms: Option<i64>, change: impl FnOnce(&mut Session)) {
+        let session = self.by_key.entry(Arc::clone(key)).or_default();
+        if std::mem::take(&mut session.is_remembered) {
+            self.remembered.remove(&(session.used_ms, Arc::clone(key)));
+        }
+        let before = session.worker;
+        session.used_ms = used_at_ms.unwrap_or(session.used_ms);
+        change(session);
+        session.leave_worker();
+        let (after, is_in_use, used_ms) = (session.worker, session.is_in_use(), session.used_ms);
+        session.is_remembered = !is_in_use && after.is_some();
+        if before != after {
+            self.move_between(key, before, after);
+        }
+        self.file(key);
+        if !is_in_use && after.is_some() {
+            self.remembered.insert((used_ms, Arc::clone(key)));
+        } else if !is_in_use {
+            self.by_key.remove(key);
+        }
+    }
+
+    fn move_between(&mut self, key: &Arc<str>, from: Option<WorkerNumber>, to: Option<WorkerNumber>) {
+        if let Some(keys) = from.and_then(|worker| self.by_worker.get_mut(&worker)) {
+            keys.remove(key);
+            if keys.is_empty() {
+                self.by_worker.remove(&from.expect("it was found by that"));
+            }
+        }
+        if let Some(worker) = to {
+            self.by_worker.entry(worker).or_default().insert(Arc::clone(key));
+        }
+    }
+
+    /// Files the first unit of a session where it can be found when there is room for it.
+    fn file(&mut self, key: &Arc<str>) {
+        let Some(session) = self.by_key.get_mut(key) else { return };
+        let is_opening = !session.opening.is_empty() || session.taking > 0;
+        let head = session.line.first_key_value().filter(|&(_, &is_due)| is_due && !is_opening);
+        let seat = match session.worker {
+            Some(worker) if !session.is_worker_gone => Some(Filed::On(worker)),
+            _ if session.is_on_worker() => None,
+            _ => Some(Filed::Anywhere),
+        };
+        let filed = seat.zip(head.map(|(&order, _)| order));
+        let before = std::mem::replace(&mut session.filed, filed);
+        if before == filed {
+            return;
+        }
+        match before {
+            Some((Filed::Anywhere, order)) => {
+                self.anywhere.remove(&order);
+            }
+            Some((Filed::On(worker), order)) => {
+                if let Some(heads) = self.pinned.get_mut(&worker) {
+                    heads.remove(&order);
+                    if heads.is_empty() {
+                        self.pinned.remove(&worker);
+                    }
+                }
+            }
+            None => {}
+        }
+        match filed {
+            Some((Filed::Anywhere, order)) => {
+                self.anywhere.insert(order, Arc::clone(key));
+            }
+            Some((Filed::On(worker), order)) => {
+                self.pinned.entry(worker).or_default().insert(order, Arc::clone(key));
+            }
+            None => {}
+        }
+    }
+
+    /// Forgets what was remembered for long enough, and what is too much.
+    fn forget(&mut self, now_ms: i64) {
+        while let Some((used_ms, _)) = self.remembered.first() {
+            let is_old = now_ms.saturating_sub(*used_ms) >= self.remembered_for_ms;
+            if !is_old && self.remembered.len() <= REMEMBERED_LIMIT {
+                return;
+            }
+            if let Some((_, key)) = self.remembered.pop_first()
+                && let Some(session) = self.by_key.remove(&key)
+            {
+                self.move_between(&key, session.worker, None);
+            }
+        }
+    }
+}
+
+fn count(number: &mut usize, begins: bool) {
+    if begins { *number += 1 } else { *number -= 1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const W1: WorkerNumber = WorkerNumber(1);
+    const W2: WorkerNumber = WorkerNumber(2);
+    const DUE: Turn = Turn::Waits { is_due: true };
+
+    fn key(name: &str) -> Arc<str> {
+        Arc::from(name)
+    }
+
+    fn order(unit: i64) -> Order {
+        Order::new(0, UnitKey(unit))
+    }
+
+    /// The first unit that can go, and where to, if these workers have room.
+    fn first(sessions: &Sessions, with_room: &[WorkerNumber]) -> Option<(i64, Option<WorkerNumber>)> {
+        let first = sessions.first(|worker| with_room.contains(&worker));
+        first.map(|(order, _, worker)| (order.unit.0, worker))
+    }
+
+    #[test]
+    fn a_session_stays_on_its_worker_and_one_goes_after_the_other() {
+        // 001-F42, 001-F44
+        let (mut sessions, s) = (Sessions::new(1_000), key("s"));
+        assert_eq!(sessions.seat("s", 0), Seat::Anywhere);
+        sessions.take(&s, true);
+        sessions.settle(&s, W1, true, 0);
+        assert_eq!(sessions.seat("s", 0), Seat::Behind(W1), "the first has yet to begin");
+        sessions.stand(&s, order(1), Turn::Runs);
+        sessions.take(&s, false);
+        sessions.begin(&s, UnitKey(1));
+        assert_eq!(sessions.seat("s", 0), Seat::On(W1));
+        for unit in [3, 2] {
+            sessions.stand(&s, order(unit), DUE);
+        }
+        assert_eq!((first(&sessions, &[]), first(&sessions, &[W2])), (None, None));
+        assert_eq!(first(&sessions, &[W1, W2]), Some((2, Some(W1))));
+        assert_eq!(sessions.ready_count(|worker| usize::from(worker == W1)), 1);
+        sessions.stand(&s, order(2), Turn::Runs);
+        assert_eq!(first(&sessions, &[W1]), None, "it has yet to begin");
+        sessions.begin(&s, UnitKey(2));
+        assert_eq!(first(&sessions, &[W1]), Some((3, Some(W1))));
+    }
+
+    #[test]
+    fn what_waits_for_a_worker_that_goes_goes_elsewhere_once_nothing_is_left_there() {
+        let (mut sessions, s) = (Sessions::new(1_000), key("s"));
+        sessions.settle(&s, W1, true, 0);
+        sessions.stand(&s, order(1), Turn::Runs);
+        sessions.begin(&s, UnitKey(1));
+        sessions.stand(&s, order(2), DUE);
+        sessions.worker_goes(W1);
+        assert_eq!((first(&sessions, &[W1, W2]), sessions.seat("s", 0)), (None, Seat::Nowhere));
+        sessions.stand(&s, order(1), Turn::None);
+        assert_eq!(first(&sessions, &[]), Some((2, None)));
+        sessions.settle(&s, W2, true, 0);
+        sessions.stand(&s, order(2), Turn::Runs);
+        sessions.worker_goes(W1);
+        assert_eq!(sessions.worker_of("s", 0), Some(W2));
+    }
+
+    #[test]
+    fn one_that_is_to_be_tried_again_holds_its_place() {
+        let (mut sessions, s) = (Sessions::new(1_000), key("s"));
+        sessions.settle(&s, W1, true, 0);
+        sessions.stand(&s, order(1), Turn::Runs);
+        sessions.stand(&s, order(2), DUE);
+        sessions.stand(&s, order(1), Turn::Waits { is_due: false });
+        assert_eq!((first(&sessions, &[W1]), sessions.before("s")), (None, None));
+        sessions.stand(&s, order(1), DUE);
+        assert_eq!((first(&sessions, &[W1]), sessions.before("s")), (Some((1, Some(W1))), Some(2)));
+        sessions.stand(&s, order(1), Turn::None);
+        assert_eq!(first(&sessions, &[W1]), Some((2, Some(W1))));
+    }
+
+    #[test]
+    fn a_session_is_remembered_for_a_while_after_its_last_use_and_not_after_its_worker_went() {
+        let mut sessions = Sessions::new(1_000);
+        let (strict, hint, lost) = (key("strict"), key("hint"), key("lost"));
+        sessions.settle(&hint, W1, false, 0);
+        sessions.settle(&lost, W2, false, 0);
+        sessions.settle(&strict, W1, true, 0);
+        sessions.stand(&strict, order(1), Turn::Runs);
+        sessions.worker_goes(W2);
+        assert_eq!((sessions.worker_of("hint", 999), sessions.worker_of("lost", 999)), (Some(W1), None));
+        assert_eq!((sessions.worker_of("hint", 1_000), sessions.worker_of("strict", 9_999)), (None, Some(W1)));
+        sessions.stand(&strict, order(1), Turn::None);
+        assert_eq!(sessions.worker_of("strict", 9_999), None);
+        assert!(sessions.by_key.is_empty() && sessions.by_worker.is_empty() && sessions.remembered.is_empty());
+    }
+
+    #[test]
+    fn a_hint_does_not_move_a_session_that_is_in_use() {
+        let (mut sessions, s) = (Sessions::new(1_000), key("s"));
+        sessions.settle(&s, W1, true, 0);
+        sessions.stand(&s, order(1), Turn::Runs);
+        sessions.settle(&s, W2, false, 0);
+        assert_eq!(sessions.worker_of("s", 0), Some(W1));
+        sessions.stand(&s, order(1), Turn::None);
+        sessions.settle(&s, W2, false, 0);
+        assert_eq!(sessions.worker_of("s", 0), Some(W2));
+    }
+
+    #[test]
+    fn sessions_that_nobody_uses_are_bounded() {
+        let mut sessions = Sessions::new(i64::MAX);
+        for number in 0..REMEMBERED_LIMIT as i64 + 5 {
+            sessions.settle(&key(&format!("s{number}")), W1, false, number);
+        }
+        assert_eq!(sessions.worker_of("s4", 0), None, "those used longest ago are forgotten");
+        assert_eq!((sessions.worker_of("s5", 0), sessions.by_key.len()), (Some(W1), REMEMBERED_LIMIT));
+    }
+}
