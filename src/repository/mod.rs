@@ -212,16 +212,28 @@ pub trait Repository: Archive {
     /// | leased | [`Running`](Submitted::Running) |
     /// | ended | [`Finished`](Submitted::Finished) |
     ///
-    /// If a PENDING unit had no prompt, this one is stored.
+    /// If a PENDING unit had no prompt, this one is stored. Which unit the slot is [for](Slot::unit) means nothing here.
     fn submit(&self, job_id: JobId, unit: &NewUnit, claimant: &Claimant, slot: &Slot) -> Result<Submitted>;
 
     /// Claims due units, as many as there are slots; the first goes to the first slot.
     ///
     /// With [`Scope::Pending`], finding too few that wait, it first takes back what ran out.
     /// It fails as a whole if a slot's worker is in no status to take a unit.
+    ///
+    /// A slot that is [for a unit](Slot::unit) gets this one or nothing:
+    ///
+    /// | the unit | the slot gets |
+    /// |---|---|
+    /// | may be claimed by this request | the unit, whoever's turn it is |
+    /// | has a lease that ran out and that this request may take back to claim the unit at once | the same |
+    /// | is not due, waited too long, is leased, has ended, belongs to another owner or job, or never was | nothing, which is no error |
+    /// | went to an earlier slot | nothing |
+    ///
+    /// The other slots take what is next among the units that no slot is for: they leave even those alone that their own
+    /// slot cannot have. The claims come in the order of the slots; those that got nothing are left out.
     fn claim(&self, request: &ClaimRequest) -> Result<Vec<Claim>>;
 
-    /// What the request with this token was granted, as far as it is still held.
+    /// What the request with this token was granted, as far as it is still held, in the order of turns and not of slots.
     fn claimed(&self, owner: OwnerId, token: i64) -> Result<Vec<Claim>>;
 
     /// ASSIGNED → PROCESSING. What was started before, also by its claim, or is to be cancelled, is `Ok` and stays as it is.
@@ -296,6 +308,7 @@ pub trait Repository: Archive {
     /// Changes the status of a worker, which [`Start`](WorkerChange::Start) creates.
     ///
     /// When it ends, what it still holds is resolved in the same step: given back if it terminates, LOST if it dies.
+    /// Which unit the slot is [for](Slot::unit) means nothing here.
     fn change_worker(&self, owner: OwnerId, job_id: JobId, slot: &Slot, change: WorkerChange) -> Result<Worker>;
 
     /// Removes the contents of units that ended before a time: payload, prompts, checkpoints, messages, results.

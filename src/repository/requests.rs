@@ -40,17 +40,25 @@ pub struct Slot {
     pub worker_id: WorkerId,
     /// How many units it can work on at a time.
     pub capacity: u32,
+    /// The unit it is for; `None` takes whichever is next. Only a [claim](super::Repository::claim) asks for it.
+    pub unit: Option<UnitKey>,
 }
 
 impl Slot {
     /// A worker that takes one unit at a time.
     pub fn new(worker_id: WorkerId) -> Slot {
-        Slot { worker_id, capacity: 1 }
+        Slot::with_capacity(worker_id, 1)
     }
 
     /// A worker that takes several.
     pub fn with_capacity(worker_id: WorkerId, capacity: u32) -> Slot {
-        Slot { worker_id, capacity }
+        Slot { worker_id, capacity, unit: None }
+    }
+
+    /// The same worker for this unit and no other.
+    pub fn for_unit(mut self, unit: UnitKey) -> Slot {
+        self.unit = Some(unit);
+        self
     }
 }
 
@@ -101,7 +109,7 @@ pub struct ClaimRequest {
     pub claimant: Claimant,
     /// Which units.
     pub scope: Scope,
-    /// One for each unit that can be taken.
+    /// One for each unit that can be taken. A worker that takes several may have several.
     pub slots: Vec<Slot>,
 }
 

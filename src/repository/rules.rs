@@ -1,8 +1,9 @@
 //! The small decisions that every repository takes alike: nothing here reads or writes a store.
 //!
-//! First what is checked before anything is looked up, then time, workers and owners, the end of an
+//! First what is checked before anything is looked up, then time, who gets which unit, workers and owners, the end of an
 //! attempt, and pages. The order in a verb is always: these checks, the job, the owner, the rest.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
@@ -179,6 +180,43 @@ pub(crate) fn queue_deadline_ms(unit: &NewUnit, intake: Intake, now: Moment) -> 
 /// What is said of a unit whose queue timeout passed.
 pub(crate) const QUEUE_TIMEOUT_MESSAGE: &str = "waited longer than its queue timeout";
 
+/// What the slots of a request ask for.
+#[derive(Debug)]
+pub(crate) struct Wishes {
+    /// The units that slots are for. No other slot gets them.
+    pub(crate) named: BTreeSet<UnitKey>,
+    /// How many slots take whichever is next.
+    pub(crate) any: usize,
+}
+
+impl Wishes {
+    pub(crate) fn of(slots: &[Slot]) -> Wishes {
+        let named = slots.iter().filter_map(|slot| slot.unit).collect();
+        Wishes { named, any: slots.iter().filter(|slot| slot.unit.is_none()).count() }
+    }
+
+    /// How many units must be looked at to find `count` that no slot is for.
+    pub(crate) fn to_look_at(&self, count: usize) -> usize {
+        count.saturating_add(self.named.len())
+    }
+}
+
+/// Gives units to slots, in the order of the slots: what they are for, as far as it can be had, or what is next.
+pub(crate) fn deal<T>(
+    slots: &[Slot],
+    mut named: BTreeMap<UnitKey, T>,
+    next: Vec<T>,
+) -> impl Iterator<Item = (T, &Slot)> {
+    let mut next = next.into_iter();
+    slots.iter().filter_map(move |slot| {
+        let unit = match slot.unit {
+            Some(key) => named.remove(&key),
+            None => next.next(),
+        };
+        Some((unit?, slot))
+    })
+}
+
 /// The status of a worker once it took one more unit; `worker` is its status and load before, if it exists.
 pub(crate) fn take(slot: &Slot, worker: Option<(WorkerStatus, u32)>) -> Result<WorkerStatus> {
     let (status, load) = worker.unzip();
@@ -255,7 +293,7 @@ pub(crate) fn lost(lease: &Lease, messages: u32) -> RepositoryError {
 /// The charges of an attempt, by model, once further ones replaced those of the same model.
 pub(crate) fn charged(stored: &[Charge], further: &[Charge]) -> Vec<Charge> {
     let all = stored.iter().chain(further).map(|charge| (charge.model.as_str(), charge));
-    let by_model: std::collections::BTreeMap<&str, &Charge> = all.collect();
+    let by_model: BTreeMap<&str, &Charge> = all.collect();
     by_model.into_values().cloned().collect()
 }
 
@@ -381,6 +419,22 @@ mod tests {
             assert!(!pause.unwrap().is_over(now));
         }
         assert_eq!(Pause::until(DateTime::<Utc>::MIN_UTC, now), None);
+    }
+
+    #[test]
+    fn units_are_dealt_in_the_order_of_the_slots_and_each_once() {
+        let slot = |name: &str| Slot::new(WorkerId::new(name).unwrap());
+        let [had, gone] = [UnitKey(7), UnitKey(8)];
+        let slots = [slot("a"), slot("b").for_unit(had), slot("c").for_unit(gone), slot("d").for_unit(had), slot("e")];
+        let wishes = Wishes::of(&slots);
+        assert_eq!((wishes.any, wishes.to_look_at(1), wishes.named), (2, 3, BTreeSet::from([had, gone])));
+        let dealt = |next: Vec<i32>| {
+            let dealt = deal(&slots, BTreeMap::from([(had, 7)]), next);
+            dealt.map(|(unit, slot)| (unit, slot.worker_id.as_str())).collect::<Vec<_>>()
+        };
+        assert_eq!(dealt(vec![1, 2]), [(1, "a"), (7, "b"), (2, "e")]);
+        assert_eq!(dealt(vec![1]), [(1, "a"), (7, "b")]);
+        assert_eq!(dealt(vec![]), [(7, "b")]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //!
 //! `WORKCREW_SEED` repeats a run, `PROPTEST_CASES` sets how many histories it has.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::path::PathBuf;
@@ -58,7 +58,8 @@ enum Operation {
         job: usize,
         owner: usize,
         scope: Scope,
-        workers: Vec<usize>,
+        /// Workers, and which unit each is for.
+        slots: Vec<(usize, Option<usize>)>,
         ttl_ms: u64,
         starting: bool,
     },
@@ -322,6 +323,9 @@ fn operation() -> impl Strategy<Value = Operation> {
     let worker = || 0..WORKERS;
     let job = || prop_oneof![60 => 0..2_usize, 1 => Just(2_usize)];
     let scope = prop_oneof![1 => Just(Scope::Accepted), 3 => Just(Scope::Pending)];
+    let any_unit = (worker(), Just(None));
+    let a_unit = (worker(), prop_oneof![1 => Just(None), 3 => (0..20_usize).prop_map(Some)]);
+    let slots = prop_oneof![5 => prop::collection::vec(any_unit, 0..4), 4 => prop::collection::vec(a_unit, 1..4)];
     let accepted_by = prop_oneof![2 => Just(None), 3 => owner().prop_map(Some)];
     let value = prop_oneof![Just(Value::Null), (0..9).prop_map(|step| json!({ "step": step }))];
     let change = prop::sample::select(WorkerChange::ALL);
@@ -337,8 +341,8 @@ fn operation() -> impl Strategy<Value = Operation> {
         10 => (job(), unit_plan(), owner(), worker(), ttl_ms(), any::<bool>()).prop_map(
             |(job, unit, owner, worker, ttl_ms, starting)| O::Submit { job, unit, owner, worker, ttl_ms, starting },
         ),
-        20 => (job(), owner(), scope, prop::collection::vec(worker(), 0..4), ttl_ms(), any::<bool>()).prop_map(
-            |(job, owner, scope, workers, ttl_ms, starting)| O::Claim { job, owner, scope, workers, ttl_ms, starting },
+        36 => (job(), owner(), scope, slots, ttl_ms(), any::<bool>()).prop_map(
+            |(job, owner, scope, slots, ttl_ms, starting)| O::Claim { job, owner, scope, slots, ttl_ms, starting },
         ),
         2 => (owner(), 0..20_i64).prop_map(|(owner, token)| O::Claimed { owner, token }),
         20 => (lease(), prompt, any::<bool>())
@@ -394,6 +398,8 @@ struct World {
     leases: Vec<Lease>,
     reports: Vec<(Lease, AttemptReport)>,
     tokens: i64,
+    /// How often a slot got the unit that it was for.
+    wishes_granted: u32,
     _folder: TempDir,
 }
 
@@ -412,6 +418,7 @@ impl World {
             leases: Vec::new(),
             reports: Vec::new(),
             tokens: 0,
+            wishes_granted: 0,
             _folder: folder,
         };
         world.open();
@@ -465,6 +472,18 @@ impl World {
         (self.jobs[job], unit_id(number))
     }
 
+    /// Mostly a unit of the job that waits or is leased, if there is any, else one of this key, which may not exist.
+    fn wanted(&self, job: JobId, number: usize) -> UnitKey {
+        let units = self.memory.units(&UnitFilter::job(job), 0, PAGE_LIMIT).map_or(Vec::new(), |page| page.items);
+        let is_meant = |unit: &&WorkUnit| match number % 4 {
+            0 => false,
+            1 => unit.status.is_leased(),
+            _ => unit.status == UnitStatus::Pending,
+        };
+        let meant: Vec<UnitKey> = units.iter().filter(is_meant).map(|unit| unit.key).collect();
+        if meant.is_empty() { UnitKey(number as i64) } else { meant[number % meant.len()] }
+    }
+
     fn claimant(&mut self, owner: usize, ttl_ms: u64, is_starting: bool) -> Claimant {
         self.tokens += 1;
         let mut claimant = Claimant::new(self.owner(owner), Duration::from_millis(ttl_ms));
@@ -511,12 +530,14 @@ impl World {
                     self.leases.push(claim.lease);
                 }
             }
-            O::Claim { job, owner, scope, workers, ttl_ms, starting } => {
+            O::Claim { job, owner, scope, slots, ttl_ms, starting } => {
                 let claimant = self.claimant(*owner, *ttl_ms, *starting);
-                let slots = workers.iter().map(|&worker| slot(worker)).collect();
-                let request = ClaimRequest::new(self.jobs[*job], claimant, *scope, slots);
-                let claims = self.both(|repository| repository.claim(&request))?;
-                self.leases.extend(claims.into_iter().flatten().map(|claim| claim.lease));
+                let slots = slots.iter().map(|&(worker, unit)| match unit {
+                    Some(number) => slot(worker).for_unit(self.wanted(self.jobs[*job], number)),
+                    None => slot(worker),
+                });
+                let request = ClaimRequest::new(self.jobs[*job], claimant, *scope, slots.collect());
+                self.claim(&request)?;
             }
             O::Claimed { owner, token } => {
                 self.both(|repository| repository.claimed(self.owner(*owner), *token))?;
@@ -653,6 +674,22 @@ impl World {
         Ok(())
     }
 
+    /// Whatever was claimed, each slot has what it is for or nothing, and no other has it.
+    fn claim(&mut self, request: &ClaimRequest) -> Checked<()> {
+        let claims = self.both(|repository| repository.claim(request))?.unwrap_or_default();
+        let mut slots = request.slots.iter();
+        let wanted: BTreeSet<UnitKey> = request.slots.iter().filter_map(|slot| slot.unit).collect();
+        for claim in claims {
+            let Lease { unit, worker_id, .. } = &claim.lease;
+            let meant = Some(*unit).filter(|unit| wanted.contains(unit));
+            let found = slots.any(|slot| slot.unit == meant && slot.worker_id == *worker_id);
+            prop_assert!(found, "{:?} is for none of the slots that are left", claim.lease);
+            self.wishes_granted += u32::from(meant.is_some());
+            self.leases.push(claim.lease);
+        }
+        Ok(())
+    }
+
     /// Appends behind as many messages as there are, or a few more or less.
     fn append(&mut self, lease: &Lease, offset: i64, messages: &[Message]) -> Checked<()> {
         let count = self.memory.messages(lease.attempt(), 0, PAGE_LIMIT).unwrap().items.len();
@@ -770,7 +807,8 @@ fn slot(worker: usize) -> Slot {
     if worker < 2 { Slot::new(id) } else { Slot::with_capacity(id, 2) }
 }
 
-fn tell(operations: &[Operation]) -> Checked<BTreeSet<Change>> {
+/// Tells which changes there were, and how often a slot got the unit that it was for.
+fn tell(operations: &[Operation]) -> Checked<(BTreeSet<Change>, u32)> {
     let mut world = World::new()?;
     for (number, operation) in operations.iter().enumerate() {
         let step = world.step(operation).and_then(|()| world.units());
@@ -778,7 +816,7 @@ fn tell(operations: &[Operation]) -> Checked<BTreeSet<Change>> {
     }
     let journal = world.compare()?;
     world.verify()?;
-    Ok(journal.iter().map(|row| row.change).collect())
+    Ok((journal.iter().map(|row| row.change).collect(), world.wishes_granted))
 }
 
 #[test]
@@ -790,9 +828,11 @@ fn memory_and_sqlite_answer_alike_and_keep_the_same_record_whatever_happens() {
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
 
-    let seen = RefCell::new(BTreeMap::<Change, u32>::new());
+    let (seen, wishes_granted) = (RefCell::new(BTreeMap::<Change, u32>::new()), Cell::new(0));
     let outcome = runner.run(&history(), |operations| {
-        for change in tell(&operations)? {
+        let (changes, wishes) = tell(&operations)?;
+        wishes_granted.set(wishes_granted.get() + wishes);
+        for change in changes {
             *seen.borrow_mut().entry(change).or_default() += 1;
         }
         Ok(())
@@ -801,11 +841,12 @@ fn memory_and_sqlite_answer_alike_and_keep_the_same_record_whatever_happens() {
         panic!("WORKCREW_SEED={seed} PROPTEST_CASES={cases}: {error}");
     }
     // Histories in which nothing happens prove nothing.
-    let seen = seen.into_inner();
-    println!("{cases} histories had {seen:?}");
+    let (seen, wishes_granted) = (seen.into_inner(), wishes_granted.get());
+    println!("{cases} histories had {seen:?}, and {wishes_granted} slots got the unit that they were for");
     if cases >= DEFAULT_CASES {
         let missing: Vec<&Change> = Change::ALL.iter().filter(|change| !seen.contains_key(change)).collect();
         assert!(missing.is_empty(), "WORKCREW_SEED={seed}: no history had {missing:?}");
+        assert!(wishes_granted > 0, "WORKCREW_SEED={seed}: no slot got the unit that it was for");
     }
 }
 

@@ -72,6 +72,7 @@ mod reading;
 mod scene;
 mod soundness;
 mod starting;
+mod targeted;
 
 /// A repository under test, and the hands of its clock.
 pub trait Subject {
@@ -170,6 +171,7 @@ pub fn cases() -> impl Iterator<Item = Case> {
         intake::CASES,
         accepting::CASES,
         claims::CASES,
+        targeted::CASES,
         starting::CASES,
         leases::CASES,
         attempts::CASES,

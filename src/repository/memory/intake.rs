@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::store::{AttemptRecord, Holder, Step, Store, UnitRecord, next_number};
-use crate::attempt::{Beginning, Closing};
+use crate::attempt::Beginning;
 use crate::chain::Hash;
 use crate::clock::Moment;
 use crate::job::{Job, JobId, NewJob};
 use crate::lease::{Claim, OwnerId};
-use crate::repository::rules;
+use crate::repository::rules::{self, Wishes};
 use crate::repository::{By, ClaimRequest, Claimant, Insertion, Intake, Result, Scope, Slot, Submitted, actor, loss};
 use crate::unit::{Change, Inputs, NewUnit, UnitId, UnitKey, UnitStatus};
 use crate::worker::{Worker, WorkerId, WorkerStatus};
@@ -185,48 +185,66 @@ impl Store {
         self.check_takes(terms.owner, &request.slots)?;
 
         self.end_pauses(now);
-        let mut granted = self.candidates(request, now);
-        let lost = self.to_take_back(request, request.slots.len() - granted.len(), now);
+        let wishes = Wishes::of(&request.slots);
+        let mut next = self.candidates(request, &wishes, now);
+        let mut lost = self.to_take_back(request, &wishes, wishes.any - next.len(), now);
         // Taken back, they wait for anybody and are due at once; so each is granted that has something to send.
-        granted.extend(lost.iter().copied().filter(|&key| self.has_prompt(self.unit(key))));
-        self.sort_by_turn(&mut granted);
+        next.extend(lost.iter().copied().filter(|&key| self.has_prompt(self.unit(key))));
+        self.sort_by_turn(&mut next);
 
+        let mut named = BTreeMap::new();
+        for unit in wishes.named.iter().filter_map(|key| self.units.get(key)) {
+            let is_lost = self.is_to_take_back(unit, request, now) && self.has_prompt(unit);
+            if is_lost {
+                lost.push(unit.key);
+            }
+            if is_lost || self.is_candidate(unit, request, now) {
+                named.insert(unit.key, unit.key);
+            }
+        }
+
+        lost.sort_unstable();
         for key in lost {
             self.lose(key, By::new(actor::SWEEP, loss::LEASE_RAN_OUT), now);
         }
-        let pairs = granted.into_iter().zip(&request.slots);
-        pairs.map(|(key, slot)| self.grant(key, slot, &terms, now)).collect()
+        let dealt = rules::deal(&request.slots, named, next);
+        dealt.map(|(key, slot)| self.grant(key, slot, &terms, now)).collect()
     }
 
-    /// The units that the request may have at once, whose turn it is first.
-    fn candidates(&self, request: &ClaimRequest, now: Moment) -> Vec<UnitKey> {
-        let owner = request.claimant.owner;
-        let may_have = |unit: &UnitRecord| match unit.accepted_by {
-            Some(accepted_by) => accepted_by == owner,
+    /// Whether the request may have a unit at once.
+    fn is_candidate(&self, unit: &UnitRecord, request: &ClaimRequest, now: Moment) -> bool {
+        let may_have = match unit.accepted_by {
+            Some(accepted_by) => accepted_by == request.claimant.owner,
             None => request.scope == Scope::Pending && self.has_prompt(unit),
         };
-        let of_job = self.units.values().filter(|unit| unit.job_id == request.job_id);
-        let claimable = of_job.filter(|unit| unit.is_claimable(now) && may_have(unit));
+        unit.job_id == request.job_id && unit.is_claimable(now) && may_have
+    }
+
+    /// The units that the request may have at once and that no slot is for, whose turn it is first.
+    fn candidates(&self, request: &ClaimRequest, wishes: &Wishes, now: Moment) -> Vec<UnitKey> {
+        let is_free = |unit: &&UnitRecord| !wishes.named.contains(&unit.key);
+        let candidates = self.units.values().filter(|unit| self.is_candidate(unit, request, now)).filter(is_free);
         // Thousands may wait where one is wanted: only those are sorted.
-        let mut turns: Vec<_> = claimable.map(|unit| (Reverse(unit.priority), unit.key)).collect();
-        if request.slots.len() < turns.len() {
-            turns.select_nth_unstable(request.slots.len());
-            turns.truncate(request.slots.len());
+        let mut turns: Vec<_> = candidates.map(|unit| (Reverse(unit.priority), unit.key)).collect();
+        if wishes.any < turns.len() {
+            turns.select_nth_unstable(wishes.any);
+            turns.truncate(wishes.any);
         }
         turns.sort_unstable();
         turns.into_iter().map(|(_, key)| key).collect()
     }
 
-    /// The units whose leases ran out and which can be claimed again.
-    fn to_take_back(&self, request: &ClaimRequest, limit: usize, now: Moment) -> Vec<UnitKey> {
-        if request.scope != Scope::Pending {
-            return Vec::new();
-        }
-        let is_to_take_back = |unit: &UnitRecord, holder: &Holder| {
-            let Closing { change, .. } = unit.standing().lost();
-            unit.job_id == request.job_id && holder.until_ms <= now.boot_ms && change == Change::Expire
-        };
-        self.leased(is_to_take_back).take(limit).collect()
+    /// Whether the lease of a unit ran out, and the request may have the unit again.
+    fn is_to_take_back(&self, unit: &UnitRecord, request: &ClaimRequest, now: Moment) -> bool {
+        let ran_out = unit.holder.as_ref().is_some_and(|holder| holder.until_ms <= now.boot_ms);
+        let is_of_request = request.scope == Scope::Pending && unit.job_id == request.job_id;
+        is_of_request && ran_out && unit.standing().lost().change == Change::Expire
+    }
+
+    /// The units whose leases ran out, which can be claimed again and which no slot is for.
+    fn to_take_back(&self, request: &ClaimRequest, wishes: &Wishes, limit: usize, now: Moment) -> Vec<UnitKey> {
+        let ran_out = self.units.values().filter(|unit| self.is_to_take_back(unit, request, now));
+        ran_out.map(|unit| unit.key).filter(|key| !wishes.named.contains(key)).take(limit).collect()
     }
 
     /// Whether an executor that knows nothing but the unit has something to send.

@@ -1,7 +1,7 @@
 //! Claims: who gets which units, and what the claimant is told of them.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -14,7 +14,7 @@ use crate::clock::Moment;
 use crate::job::JobId;
 use crate::lease::{Claim, Lease, OwnerId};
 use crate::money::{Cost, Tokens};
-use crate::repository::rules;
+use crate::repository::rules::{self, Wishes};
 use crate::repository::{ClaimRequest, Claimant, RepositoryError, Result, Scope, Slot};
 use crate::unit::{Change, NewUnit, UnitKey, UnitStatus, WorkUnit};
 use crate::worker::{WorkerId, WorkerStatus};
@@ -84,13 +84,17 @@ impl Book<'_> {
         self.check_owner(terms.owner)?;
         self.check_slots(terms.owner, &request.slots)?;
         self.make_due_units_ready(now)?;
-        let mut units = self.candidates(now, request)?;
-        let missing = request.slots.len() - units.len();
-        if missing > 0 && request.scope == Scope::Pending && self.expire_for_claim(now, request.job_id, missing)? > 0 {
-            units = self.candidates(now, request)?;
+        let wishes = Wishes::of(&request.slots);
+        let mut named = self.named_units(now, request, &wishes)?;
+        let mut next = self.candidates(now, request, &wishes)?;
+        let ran_out = self.ran_out(now, request, &wishes, &named, wishes.any - next.len())?;
+        if !ran_out.is_empty() {
+            self.take_back(now, ran_out)?;
+            named = self.named_units(now, request, &wishes)?;
+            next = self.candidates(now, request, &wishes)?;
         }
-        let mut claims = Vec::with_capacity(units.len());
-        for (unit, slot) in units.into_iter().zip(&request.slots) {
+        let mut claims = Vec::with_capacity(named.len() + next.len());
+        for (unit, slot) in rules::deal(&request.slots, named, next) {
             let lease = self.grant(now, unit, terms, slot)?;
             let unit_id = lease.unit_id.clone();
             match read::claim_of(self.connection, lease) {
@@ -130,20 +134,70 @@ impl Book<'_> {
         Ok(())
     }
 
-    /// The units that can be claimed, best first, at most one for each slot.
-    fn candidates(&self, now: Moment, request: &ClaimRequest) -> Answer<Vec<HotUnit>> {
-        let owner = request.claimant.owner;
-        let mut units = self.ready_units(now, request, Some(owner))?;
-        if request.scope == Scope::Pending {
-            units.extend(self.ready_units(now, request, None)?);
-            units.sort_by_key(|unit| (Reverse(unit.priority), unit.key));
-            units.truncate(request.slots.len());
+    /// The units that slots are for, as far as they can be claimed, be it that their leases ran out and are taken back first.
+    fn named_units(&self, now: Moment, request: &ClaimRequest, wishes: &Wishes) -> Answer<BTreeMap<UnitKey, HotUnit>> {
+        let mut units = BTreeMap::new();
+        for &key in &wishes.named {
+            units.extend(self.named_unit(now, request, key)?.map(|unit| (key, unit)));
         }
         Ok(units)
     }
 
-    fn ready_units(&self, now: Moment, request: &ClaimRequest, accepted_by: Option<OwnerId>) -> Answer<Vec<HotUnit>> {
-        let slots = i64::try_from(request.slots.len()).unwrap_or(i64::MAX);
+    /// The same conditions as of those that are next, and of those that are taken back, for one unit.
+    fn named_unit(&self, now: Moment, request: &ClaimRequest, key: UnitKey) -> Answer<Option<HotUnit>> {
+        let (job_id, owner, is_open) = (request.job_id.0, request.claimant.owner.0, request.scope == Scope::Pending);
+        let found = self.units(
+            "WHERE u.key = ?1 AND +u.job_id = ?2
+               AND ((u.status = 'PENDING' AND u.not_before IS NULL
+                     AND (u.accepted_by = ?3 OR (?4 AND u.accepted_by IS NULL AND u.has_prompt))
+                     AND (u.queue_deadline_boot_ms IS NULL OR u.queue_deadline_boot_ms > ?5))
+                    OR (?4 AND u.status IN ('ASSIGNED', 'PROCESSING') AND u.lease_until_boot_ms <= ?5
+                        AND u.attempts_used < u.max_retries AND u.has_prompt))",
+            params![key.0, job_id, owner, is_open, now.boot_ms],
+        )?;
+        Ok(found.into_iter().next())
+    }
+
+    /// Units whose leases ran out: those that slots are for, and `missing` others for the slots that take any.
+    fn ran_out(
+        &self,
+        now: Moment,
+        request: &ClaimRequest,
+        wishes: &Wishes,
+        named: &BTreeMap<UnitKey, HotUnit>,
+        missing: usize,
+    ) -> Answer<Vec<HotUnit>> {
+        let mut units: Vec<HotUnit> = named.values().filter(|unit| unit.lease.is_some()).cloned().collect();
+        if missing > 0 && request.scope == Scope::Pending {
+            let others = self.to_take_back(now, request.job_id, wishes.to_look_at(missing))?;
+            units.extend(others.into_iter().filter(|unit| !wishes.named.contains(&unit.key)).take(missing));
+        }
+        Ok(units)
+    }
+
+    /// The units that can be claimed and that no slot is for, best first, at most one for each slot that takes any.
+    fn candidates(&self, now: Moment, request: &ClaimRequest, wishes: &Wishes) -> Answer<Vec<HotUnit>> {
+        if wishes.any == 0 {
+            return Ok(Vec::new());
+        }
+        let limit = wishes.to_look_at(wishes.any);
+        let mut units = self.ready_units(now, request, Some(request.claimant.owner), limit)?;
+        if request.scope == Scope::Pending {
+            units.extend(self.ready_units(now, request, None, limit)?);
+            units.sort_by_key(|unit| (Reverse(unit.priority), unit.key));
+        }
+        units.retain(|unit| !wishes.named.contains(&unit.key));
+        units.truncate(wishes.any);
+        Ok(units)
+    }
+
+    fn ready_units(
+        &self,
+        now: Moment,
+        request: &ClaimRequest,
+        accepted_by: Option<OwnerId>,
+        limit: usize,
+    ) -> Answer<Vec<HotUnit>> {
         let (job_id, accepted_by) = (request.job_id.0, accepted_by.map(|owner| owner.0));
         self.units(
             "WHERE u.status = 'PENDING' AND u.not_before IS NULL
@@ -152,7 +206,7 @@ impl Book<'_> {
                AND (u.queue_deadline_boot_ms IS NULL OR u.queue_deadline_boot_ms > ?3)
              ORDER BY u.priority DESC, u.key
              LIMIT ?4",
-            params![job_id, accepted_by, now.boot_ms, slots],
+            params![job_id, accepted_by, now.boot_ms, i64::try_from(limit).unwrap_or(i64::MAX)],
         )
     }
 

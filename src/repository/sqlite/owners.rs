@@ -181,19 +181,24 @@ impl Book<'_> {
         )
     }
 
-    /// Takes back leases of a job that ran out, as far as their units can be claimed at once.
-    pub(super) fn expire_for_claim(&mut self, now: Moment, job_id: JobId, limit: usize) -> Answer<usize> {
-        let units = self.units(
+    /// Units of a job whose leases ran out, as far as they can be claimed at once, in the order of keys.
+    pub(super) fn to_take_back(&self, now: Moment, job_id: JobId, limit: usize) -> Answer<Vec<HotUnit>> {
+        self.units(
             "WHERE u.lease_owner IS NOT NULL AND u.lease_until_boot_ms <= ?1 AND +u.job_id = ?2
                AND u.status IN ('ASSIGNED', 'PROCESSING') AND u.attempts_used < u.max_retries
              ORDER BY +u.key
              LIMIT ?3",
             params![now.boot_ms, job_id.0, i64::try_from(limit).unwrap_or(i64::MAX)],
-        )?;
+        )
+    }
+
+    /// Takes back leases that ran out, in the order of keys.
+    pub(super) fn take_back(&mut self, now: Moment, mut units: Vec<HotUnit>) -> Answer<()> {
+        units.sort_by_key(|unit| unit.key);
         for unit in &units {
             self.lose(now, unit, actor::SWEEP, loss::LEASE_RAN_OUT)?;
         }
-        Ok(units.len())
+        Ok(())
     }
 
     /// Ends the attempt of a unit whose worker vanished.

@@ -111,6 +111,7 @@ fn no_statement_reads_a_whole_table_without_a_reason() {
 fn what_is_done_all_the_time_uses_the_index_that_serves_it() {
     let served = [
         ("u.accepted_by IS ?2", "work_units_ready (job_id=? AND accepted_by=?)"),
+        ("u.key = ?1 AND +u.job_id = ?2", "INTEGER PRIMARY KEY (rowid=?)"),
         ("not_before <= ?1 LIMIT 1", "work_units_delayed"),
         ("not_before - delay_ms > ?1 LIMIT 1", "work_units_put_off"),
         ("u.lease_until_boot_ms <= ?1 ORDER BY", "work_units_leased"),
