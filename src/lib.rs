@@ -54,7 +54,7 @@ pub use repository::memory::MemoryRepository;
 #[cfg(any(feature = "sqlite", feature = "sqlite-system"))]
 pub use repository::sqlite::SqliteRepository;
 pub use repository::{Archive, Repository, RepositoryError};
-pub use unit::{NewUnit, UnitId, UnitKey, UnitStatus, WorkUnit};
+pub use unit::{Affinity, NewUnit, UnitId, UnitKey, UnitStatus, WorkUnit};
 pub use worker::{Worker, WorkerId, WorkerStatus};
 
 /// The README's example, compiled and run.

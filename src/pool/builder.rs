@@ -17,7 +17,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::executor::{CancelToken, ExecuteError, Executor, WorkResult};
 use crate::job::JobId;
 use crate::repository::Repository;
-use crate::unit::WorkUnit;
+use crate::unit::{Affinity, WorkUnit};
 
 /// The most workers a pool may have.
 const MAX_WORKERS_LIMIT: usize = 100_000;
@@ -35,6 +35,8 @@ pub(super) struct Settings {
     pub(super) scaling: Scaling,
     pub(super) worker_capacity: u32,
     pub(super) capacity_strategy: CapacityStrategy,
+    pub(super) affinity: Affinity,
+    pub(super) affinity_ttl: Duration,
     pub(super) max_queue_size: usize,
     pub(super) queue_timeout: Option<Duration>,
     pub(super) startup_timeout: Duration,
@@ -64,6 +66,8 @@ impl Default for Settings {
             scaling: Scaling::OnDemand,
             worker_capacity: 1,
             capacity_strategy: CapacityStrategy::Pool,
+            affinity: Affinity::Hint,
+            affinity_ttl: Duration::from_secs(15 * 60),
             max_queue_size: 1_000,
             queue_timeout: None,
             startup_timeout: Duration::from_secs(30),
@@ -121,6 +125,7 @@ impl Settings {
             ("max_worker_age", self.max_worker_age.unwrap_or(shortest), shortest),
             ("scaling", self.scaling.idle_limit().unwrap_or_default(), Duration::ZERO),
             ("taint_for", self.taint_for, Duration::ZERO),
+            ("affinity_ttl", self.affinity_ttl, Duration::ZERO),
             ("timeout", self.timeout, shortest),
             ("lease", self.lease, shortest),
             ("heartbeat", self.heartbeat, shortest),
@@ -146,6 +151,11 @@ impl Settings {
             return refuse("conversation_limit_bytes", "is 0, which lets nothing be said".to_owned());
         }
         Ok(())
+    }
+
+    /// For how long a session is remembered.
+    pub(super) fn affinity_ttl_ms(&self) -> i64 {
+        i64::try_from(self.affinity_ttl.as_millis()).unwrap_or(i64::MAX)
     }
 
     /// How many units a worker can have in hand, if nobody has to be asked.
@@ -252,6 +262,20 @@ impl WorkPoolBuilder {
     /// Who says how many units a worker executes at a time ([`CapacityStrategy::Pool`]: the setting above).
     pub fn capacity_strategy(mut self, strategy: CapacityStrategy) -> Self {
         self.settings.capacity_strategy = strategy;
+        self
+    }
+
+    /// How strictly units that name the same [key](crate::NewUnit::affinity_key) or [session](crate::NewUnit::resume_session) keep
+    /// to the same worker, unless they [say](crate::NewUnit::affinity) so themselves ([`Affinity::Hint`]).
+    pub fn affinity(mut self, affinity: Affinity) -> Self {
+        self.settings.affinity = affinity;
+        self
+    }
+
+    /// For how long it is remembered which worker had the last unit of a session (15 minutes). While units of a strict one are executed or
+    /// wait it is not forgotten. Of those that nobody uses, the last 100,000 are remembered.
+    pub fn affinity_ttl(mut self, time: Duration) -> Self {
+        self.settings.affinity_ttl = time;
         self
     }
 

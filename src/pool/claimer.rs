@@ -6,9 +6,11 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use super::cell::WorkerCell;
-use super::core::Core;
+use super::core::{Core, NoWorker};
 use super::ledger::Left;
+use super::line::Claimable;
 use super::open_unit::OpenUnit;
+use super::ready::Pick;
 use super::reporter::Report;
 use super::timers::due_ms;
 use super::{panics, slot};
@@ -35,15 +37,16 @@ pub(super) fn serve(core: &Arc<Core>) {
 
 /// Claims what is due, as far as there are places; `false` if there was nothing to do.
 fn claim_due(core: &Arc<Core>) -> bool {
-    let cells = workers_for_due(core);
-    if cells.is_empty() {
-        core.ready.claim_ends();
+    let picks = pick(core);
+    if picks.is_empty() {
         return false;
     }
-    // What falls due later is not to be looked for in the answer.
-    let dues_before = core.ready.dues_ever();
+    let picks: Vec<Picked> = picks.into_iter().filter_map(|pick| give_worker(core, pick)).collect();
+    if picks.is_empty() {
+        return true;
+    }
     let claimant = core.claimant();
-    let slots = cells.iter().map(|cell| core.slot_of(cell)).collect();
+    let slots = picks.iter().map(|picked| core.slot_of(&picked.cell).for_unit(picked.key)).collect();
     let request = ClaimRequest::new(core.job.id, claimant.clone(), Scope::Accepted, slots);
     let claim = || match core.repository().claim(&request) {
         Err(error) if !error.is_rejection() => {
@@ -55,23 +58,13 @@ fn claim_due(core: &Arc<Core>) -> bool {
     };
     // The workers that are taken for it must come free, whatever happens.
     let answer = panics::contain("a claim", claim).unwrap_or_else(|| Err(RepositoryError::storage("it panicked")));
-    let handed_out = answer.map(|claims| {
-        let is_short = claims.len() < cells.len();
-        hand_out(core, &cells, claims);
-        is_short
-    });
-    core.ready.claim_ends();
-    match handed_out {
-        Ok(is_short) => {
-            if is_short {
-                // What is due here but was not granted: it has ended, or is not due yet by the repository's calendar.
-                look_after(core, core.ready.due(dues_before));
-            }
-        }
+    match answer {
+        // What was picked and not granted has ended, or is not due yet by the repository's calendar.
+        Ok(claims) => look_after(core, hand_out(core, picks, claims)),
         Err(error) => {
             log::warn!("{}: what is due could not be claimed: {error}", core.job.id);
-            for cell in cells {
-                slot::give_back_after(core, &cell, &error);
+            for picked in picks {
+                slot::give_back_after(core, &picked.cell, &error);
             }
             put_off(core);
         }
@@ -79,41 +72,59 @@ fn claim_due(core: &Arc<Core>) -> bool {
     true
 }
 
-/// A place and a worker for each unit that is due, as far as there are any.
-fn workers_for_due(core: &Arc<Core>) -> Vec<Arc<WorkerCell>> {
-    let start = |taken| core.worker_for(taken).inspect_err(|error| log::error!("no worker: {error:?}")).ok();
-    let places = core.ready.take_for_due();
-    let has_places = !places.is_empty();
-    let cells: Vec<_> = places.into_iter().filter_map(start).collect();
-    if has_places && cells.is_empty() {
-        // A system without threads will not have one at once.
-        put_off(core);
-    }
-    cells
+/// A unit that is due, and the worker that it is claimed for.
+struct Picked {
+    key: UnitKey,
+    unit: Arc<OpenUnit>,
+    cell: Arc<WorkerCell>,
 }
 
-/// What is due waits for a while.
-fn put_off(core: &Core) {
-    let until_ms = core.in_ms(PAUSE_AFTER_FAILURE);
-    for (key, _) in core.ready.due(u64::MAX) {
-        core.ready.wait_again(key, until_ms);
-    }
+/// The units whose turn it is, each with its place.
+fn pick(core: &Core) -> Vec<Pick> {
+    core.ready.pick_due(usize::MAX, None, core.now_ms())
 }
 
-/// Each claim goes to the worker that it was made for; workers without one are free again.
-fn hand_out(core: &Core, cells: &[Arc<WorkerCell>], claims: Vec<Claim>) {
-    let mut claims: HashMap<_, _> = claims.into_iter().map(|claim| (claim.lease.worker_id.clone(), claim)).collect();
-    for cell in cells {
-        let Some(claim) = claims.remove(&cell.id) else {
-            slot::give_back(core, cell, None);
-            continue;
-        };
-        match core.ready.claimed(claim.lease.attempt(), claim.lease.unit_id.as_str(), cell.number) {
-            Some(unit) => core.hand_over(cell, claim, &unit),
-            // The pool began to stop, and has said that it stays PENDING: it goes back with its worker.
-            None => slot::dismiss(core, cell),
+/// The worker for a unit that has a place; `None` if there is none after all.
+fn give_worker(core: &Arc<Core>, pick: Pick) -> Option<Picked> {
+    let Pick { key, unit, strict_key, taken } = pick;
+    match core.worker_for(taken, strict_key.as_ref()) {
+        Ok(cell) => return Some(Picked { key, unit, cell }),
+        // It is due, and gets the next place.
+        Err(NoWorker::NoPlace) => core.ready.unpick(key),
+        Err(NoWorker::Thread(error)) => {
+            log::error!("{}: no thread for a worker: {error}", core.job.id);
+            // A system without threads will not have one at once.
+            put_off(core);
         }
     }
+    None
+}
+
+/// What is due waits for a while, all of it: nothing is to overtake what was to be claimed.
+fn put_off(core: &Core) {
+    core.ready.put_off_due(core.in_ms(PAUSE_AFTER_FAILURE));
+}
+
+/// Each claim goes to the worker that it was made for; workers without one are free again. Returns the units that were not granted.
+fn hand_out(core: &Core, picks: Vec<Picked>, claims: Vec<Claim>) -> Vec<(UnitKey, Arc<OpenUnit>)> {
+    let mut claims: HashMap<_, _> = claims.into_iter().map(|claim| (claim.lease.unit, claim)).collect();
+    let mut left = Vec::new();
+    for Picked { key, unit, cell } in picks {
+        let Some(claim) = claims.remove(&key) else {
+            // Until it is known why, it goes before those who wait for a place.
+            core.ready.unpick(key);
+            slot::give_back(core, &cell, None);
+            left.push((key, unit));
+            continue;
+        };
+        let claimable = Claimable::of(&claim.unit, core.settings.affinity);
+        match core.ready.claimed(claim.lease.attempt(), claim.lease.unit_id.as_str(), &claimable, cell.number) {
+            Some(unit) => core.hand_over(&cell, claim, &unit),
+            // The pool began to stop, and has said that it stays PENDING: it goes back with its worker.
+            None => slot::dismiss(core, &cell),
+        }
+    }
+    left
 }
 
 /// Finds out what has become of units that wait here.

@@ -6,16 +6,17 @@ use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::builder::Settings;
-use super::capacity::Taken;
+use super::capacity::{Taken, WorkerNumber};
 use super::cell::{Birth, WorkerCell};
 use super::close::patiently;
 use super::execution::Execution;
+use super::line::{Claimable, Tie};
 use super::lock::assert_none_held;
 use super::mailbox::Mailbox;
 use super::nudge::Nudge;
 use super::observe::Callbacks;
 use super::open_unit::OpenUnit;
-use super::ready::Ready;
+use super::ready::{Coming, Ready};
 use super::registry::Registry;
 use super::reporter::Report;
 use super::stats::Summary;
@@ -30,7 +31,7 @@ use crate::lease::{Claim, Lease, OwnerId};
 use crate::repository::{Claimant, Repository, Slot};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::unit::UnitStatus;
+use crate::unit::{NewUnit, UnitStatus};
 
 /// How many ends of attempts are kept that could not be stored.
 const UNSTORED_LIMIT: usize = 1_000;
@@ -91,7 +92,7 @@ impl Core {
             number: inside::next_pool(),
             provenance: parts.executor.provenance(),
             registry: Registry::new(),
-            ready: Ready::new(parts.settings.crew(), parts.settings.max_queue_size),
+            ready: Ready::new(parts.settings.crew(), parts.settings.max_queue_size, parts.settings.affinity_ttl_ms()),
             heartbeat: Nudge::new(),
             reports: Mailbox::new(),
             owner: OnceLock::new(),
@@ -196,7 +197,11 @@ impl Core {
     }
 
     /// The worker that goes with a place, which takes the unit upon itself: one that is up, or is started for it.
-    pub(super) fn worker_for(self: &Arc<Core>, mut taken: Taken) -> Result<Arc<WorkerCell>, NoWorker> {
+    pub(super) fn worker_for(
+        self: &Arc<Core>,
+        mut taken: Taken,
+        strict_key: Option<&Arc<str>>,
+    ) -> Result<Arc<WorkerCell>, NoWorker> {
         loop {
             let number = match taken {
                 Taken::New(number) => return slot::start(self, number, Birth::ForUnit).map_err(NoWorker::Thread),
@@ -208,8 +213,26 @@ impl Core {
                 return Ok(cell);
             }
             // It crashed or ended in between: another one takes its place.
-            taken = self.ready.replace(number).ok_or(NoWorker::NoPlace)?;
+            taken = self.ready.replace(number, strict_key, self.now_ms()).ok_or(NoWorker::NoPlace)?;
         }
+    }
+
+    /// What decides when and where a unit gets its turn.
+    pub(super) fn claimable(&self, unit: &NewUnit) -> Claimable {
+        Claimable { priority: unit.priority, tie: Tie::of(&unit.options, self.settings.affinity) }
+    }
+
+    /// A unit that somebody brings now.
+    pub(super) fn coming<'a>(&self, unit: &'a NewUnit, claimable: &'a Claimable) -> Coming<'a> {
+        let is_due = unit.not_before.is_none_or(|time| time <= self.clock.now().wall);
+        // Only sessions are forgotten.
+        let now_ms = if claimable.tie.is_some() { self.now_ms() } else { 0 };
+        Coming { id: &unit.id, claimable, is_due, wish: self.wish(), now_ms }
+    }
+
+    /// The worker that the scheduler would take, if the user has one of his own.
+    pub(super) fn wish(&self) -> Option<WorkerNumber> {
+        None
     }
 
     pub(super) fn slot_of(&self, cell: &WorkerCell) -> Slot {
@@ -270,7 +293,12 @@ impl Core {
                     log::info!("unit {}: its end is stored after all: {}", lease.unit_id, closed.status);
                     if closed.status == UnitStatus::Pending {
                         let until_ms = due_ms(closed.not_before, self.clock.now());
-                        self.ready.take_back(lease.attempt(), lease.unit_id.as_str(), until_ms);
+                        let unit_id = lease.unit_id.as_str();
+                        let claimable = match self.repository().unit(self.job.id, unit_id) {
+                            Ok(unit) => Claimable::of(&unit, self.settings.affinity),
+                            Err(_) => Claimable::default(),
+                        };
+                        self.ready.take_back(lease.attempt(), unit_id, &claimable, until_ms);
                     }
                 }
                 Err(error) if error.is_rejection() => {

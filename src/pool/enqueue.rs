@@ -20,7 +20,7 @@ use super::handle::UnitHandle;
 use super::ledger::Left;
 use super::observe::Event;
 use super::open_unit::OpenUnit;
-use super::ready::{LineTimes, Place};
+use super::ready::{Arrival, LineTimes};
 use super::stats::PoolPhase;
 use super::submit;
 use super::timers::due_ms;
@@ -34,13 +34,11 @@ use crate::unit::{NewUnit, UnitId, UnitKey, UnitStatus, WorkUnit, shortened};
 /// Takes a unit that may wait: see the [module](self).
 pub(super) fn enqueue(core: &Arc<Core>, mut unit: NewUnit, prompt: Prompt) -> Result<UnitHandle, SubmitError> {
     let own_timeout = unit.queue_timeout;
-    if own_timeout.is_none() {
-        // Until it may begin it does not wait for a worker.
-        let not_yet = unit.not_before.and_then(|time| (time - core.clock.now().wall).to_std().ok()).unwrap_or_default();
-        unit.queue_timeout = core.settings.queue_timeout.map(|timeout| timeout.saturating_add(not_yet));
-    }
+    unit.queue_timeout = queue_timeout(core, &unit);
     let mut unit = submit::with_prompt(core, unit, prompt)?;
-    match put_in_place(core, &unit) {
+    let claimable = core.claimable(&unit);
+    let begun = core.ready.begin_enqueuing(thread::current().id(), &core.coming(&unit, &claimable));
+    match begun.and_then(|(place, arrival)| submit::bring(core, place, arrival, &unit)) {
         Ok(open) => Ok(UnitHandle::new(core, open)),
         Err(reason) => {
             unit.queue_timeout = own_timeout;
@@ -49,32 +47,39 @@ pub(super) fn enqueue(core: &Arc<Core>, mut unit: NewUnit, prompt: Prompt) -> Re
     }
 }
 
-fn put_in_place(core: &Arc<Core>, unit: &NewUnit) -> Result<Arc<OpenUnit>, Refusal> {
-    let is_due = unit.not_before.is_none_or(|time| time <= core.clock.now().wall);
-    let (place, open) = core.ready.begin_enqueuing(thread::current().id(), &unit.id, is_due)?;
-    if let Place::Worker(taken) = place {
-        return submit::give_to_worker(core, taken, &open, unit);
-    }
+/// How long a unit may wait in line: as long as it says itself, or the pool.
+fn queue_timeout(core: &Core, unit: &NewUnit) -> Option<Duration> {
+    // Until it may begin it does not wait for a worker.
+    let not_yet = || unit.not_before.and_then(|time| (time - core.clock.now().wall).to_std().ok()).unwrap_or_default();
+    unit.queue_timeout.or_else(|| core.settings.queue_timeout.map(|timeout| timeout.saturating_add(not_yet())))
+}
+
+/// Stores a unit that has a place in the queue, where it waits.
+pub(super) fn wait_in_line(core: &Arc<Core>, arrival: &Arrival, unit: &NewUnit) -> Result<Arc<OpenUnit>, Refusal> {
+    let with_timeout = NewUnit { queue_timeout: queue_timeout(core, unit), ..unit.clone() };
+    let unit = &with_timeout;
     // Another thread is about to start the pool, and nobody can wait for what the repository does not know yet.
     if !core.is_registered() {
-        turn_away(core, &open);
+        turn_away(core, arrival);
         return Err(Refusal::NotReady(PoolPhase::Initializing));
     }
     loop {
         let changes = core.ready.changes(&unit.id);
         let stored = catch_unwind(AssertUnwindSafe(|| store(core, unit))).unwrap_or_else(|payload| {
-            turn_away(core, &open);
+            turn_away(core, arrival);
             resume_unwind(payload)
         });
         let found = match stored {
-            Ok(Stored::Waiting { after, not_before }) => stand_in_line(core, unit, after, not_before, &open, changes),
-            Ok(Stored::Running(key)) => submit::attach(core, key, &open, changes).inspect(|_| core.ready.leave_line()),
+            Ok(Stored::Waiting { after, not_before }) => stand_in_line(core, unit, after, not_before, arrival, changes),
+            Ok(Stored::Running(key)) => {
+                submit::attach(core, key, arrival, changes).inspect(|_| core.ready.leave_line())
+            }
             Ok(Stored::Ended(stored)) => {
-                turn_away(core, &open);
+                turn_away(core, arrival);
                 Some(submit::ended(core, &stored))
             }
             Err(error) => {
-                turn_away(core, &open);
+                turn_away(core, arrival);
                 return Err(Refusal::Repository(error));
             }
         };
@@ -134,10 +139,10 @@ fn stand_in_line(
     unit: &NewUnit,
     after: AttemptKey,
     not_before: Option<DateTime<Utc>>,
-    open: &Arc<OpenUnit>,
+    arrival: &Arrival,
     changes: u64,
 ) -> Option<Arc<OpenUnit>> {
-    open.set_key(after.unit);
+    arrival.unit.set_key(after.unit);
     let now = core.clock.now();
     // The repository began to count a little earlier; one that was claimed before may wait for as long as it takes.
     let timeout = unit.queue_timeout.filter(|_| after.number == 0);
@@ -146,7 +151,7 @@ fn stand_in_line(
         due_ms: due_ms(not_before, now),
         deadline_ms: timeout.map(|timeout| core.in_ms(timeout.saturating_add(Duration::from_millis(1)))),
     };
-    let (open, waits) = core.ready.submission_queues(after, open, times, changes)?;
+    let (open, waits) = core.ready.submission_queues(after, arrival, times, changes)?;
     if !waits {
         open.leave(Left::Pending);
     } else if let Ok(unit_id) = UnitId::new(&unit.id) {
@@ -155,7 +160,7 @@ fn stand_in_line(
     Some(open)
 }
 
-fn turn_away(core: &Core, open: &Arc<OpenUnit>) {
+fn turn_away(core: &Core, arrival: &Arrival) {
     core.ready.leave_line();
-    core.ready.submission_ends(open);
+    core.ready.submission_ends(arrival);
 }

@@ -7,6 +7,7 @@ use std::io;
 use super::PoolPhase;
 use crate::error::RepositoryError;
 use crate::unit::{NewUnit, shortened};
+use crate::worker::WorkerId;
 
 /// Why a pool cannot be built or started.
 #[derive(Debug)]
@@ -84,6 +85,14 @@ pub enum Refusal {
         /// How many.
         max_queue_size: usize,
     },
+    /// The unit is to go to the worker that its session is on, which is busy; see
+    /// [`StrictFailFast`](crate::Affinity::StrictFailFast).
+    WorkerBusy {
+        /// The session, or whatever key the unit named.
+        key: String,
+        /// The worker; `None` if it is just ending, and what it has in hand of the session is not.
+        worker: Option<WorkerId>,
+    },
     /// The pool starts nothing for now, and the caller was promised no place before that.
     Held {
         /// Why.
@@ -112,6 +121,11 @@ impl SubmitError {
         matches!(self.reason, Refusal::AtCapacity { .. })
     }
 
+    /// Whether the worker that the unit is to go to was busy just now.
+    pub fn is_worker_busy(&self) -> bool {
+        matches!(self.reason, Refusal::WorkerBusy { .. })
+    }
+
     /// Whether there was no room in the queue just now.
     pub fn is_saturated(&self) -> bool {
         matches!(self.reason, Refusal::Saturated { .. })
@@ -131,6 +145,12 @@ impl fmt::Display for SubmitError {
             }
             Refusal::Saturated { max_queue_size } => {
                 write!(f, "no room in line for unit `{id}`: {max_queue_size} wait already")
+            }
+            Refusal::WorkerBusy { key, worker: Some(worker) } => {
+                write!(f, "unit `{id}` is to go to worker `{worker}`, where `{}` is, and that is busy", shortened(key))
+            }
+            Refusal::WorkerBusy { key, worker: None } => {
+                write!(f, "unit `{id}` has to wait for `{}`, whose worker is ending", shortened(key))
             }
             Refusal::InitFailed(reason) => {
                 write!(f, "unit `{id}` cannot be taken, the pool did not start: {reason}")

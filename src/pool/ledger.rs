@@ -1,10 +1,13 @@
 //! The units that a pool took upon itself, and what became of them. Plain data under the ready lock.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
 
+use super::capacity::WorkerNumber;
+use super::line::{Claimable, Line, Next};
 use super::open_unit::OpenUnit;
 use super::queue::Queue;
+use super::sessions::Turn;
 use crate::money::{Charge, Cost, Tokens};
 use crate::unit::{UnitKey, UnitStatus};
 
@@ -17,6 +20,8 @@ pub(super) enum Standing {
     Waiting { until_ms: i64 },
     /// Its time has come, and it waits for a place.
     Due,
+    /// It has a place, and is being claimed for it.
+    Picked,
 }
 
 /// How a unit left the pool.
@@ -35,9 +40,24 @@ pub(super) enum Left {
 #[derive(Debug)]
 struct Entry {
     unit: Arc<OpenUnit>,
+    claimable: Claimable,
     standing: Standing,
+    /// Whether it was its turn before. Then it keeps its place, also while it waits for something else.
+    was_due: bool,
     /// The last attempt that is known of it. What an earlier one has to say comes too late.
     attempt_number: u32,
+}
+
+impl Entry {
+    /// Where it stands in line.
+    fn turn(&self) -> Turn {
+        match self.standing {
+            Standing::Running | Standing::Picked => Turn::Runs,
+            Standing::Due => Turn::Waits { is_due: true },
+            Standing::Waiting { .. } if self.was_due || self.attempt_number > 0 => Turn::Waits { is_due: false },
+            Standing::Waiting { .. } => Turn::None,
+        }
+    }
 }
 
 /// A call that submits a unit, so that another one for the same id finds it.
@@ -73,9 +93,8 @@ pub(super) struct Totals {
 #[derive(Debug)]
 pub(super) struct Ledger {
     open: HashMap<UnitKey, Entry>,
-    /// Those of the open ones that are due, and the how-manieth each was that fell due.
-    due: BTreeMap<UnitKey, u64>,
-    dues_ever: u64,
+    /// Those of the open ones that are due, in order.
+    pub(super) line: Line,
     /// Those of the open ones that wait in line for their first attempt.
     pub(super) queue: Queue,
     /// Units that have ended and whose callbacks have not. One that was requeued by its callback may be open again too.
@@ -87,11 +106,10 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    pub(super) fn new(max_queue_size: usize) -> Ledger {
+    pub(super) fn new(max_queue_size: usize, sessions_for_ms: i64) -> Ledger {
         Ledger {
             open: HashMap::new(),
-            due: BTreeMap::new(),
-            dues_ever: 0,
+            line: Line::new(sessions_for_ms),
             queue: Queue::new(max_queue_size),
             reporting: HashMap::new(),
             submitting: HashMap::new(),
@@ -146,9 +164,15 @@ impl Ledger {
     }
 
     /// A unit that was claimed here. One that nobody has told of yet is what those who are storing it see.
-    pub(super) fn run_claimed(&mut self, key: UnitKey, id: &str, attempt_number: u32) -> Arc<OpenUnit> {
+    pub(super) fn run_claimed(
+        &mut self,
+        key: UnitKey,
+        id: &str,
+        claimable: &Claimable,
+        attempt_number: u32,
+    ) -> Arc<OpenUnit> {
         let unit = self.submitting(id).unwrap_or_else(|| Arc::new(OpenUnit::new(id)));
-        self.stand(key, &unit, attempt_number, Standing::Running)
+        self.stand(key, (&unit, claimable), attempt_number, Standing::Running)
     }
 
     /// Whether an attempt comes after all that are known of an open unit.
@@ -161,7 +185,7 @@ impl Ledger {
     pub(super) fn stand(
         &mut self,
         key: UnitKey,
-        unit: &Arc<OpenUnit>,
+        (unit, claimable): (&Arc<OpenUnit>, &Claimable),
         attempt_number: u32,
         standing: Standing,
     ) -> Arc<OpenUnit> {
@@ -169,12 +193,13 @@ impl Ledger {
             self.totals.accepted += 1;
             // What was another's, and waited for, is this pool's now.
             let watched = self.watched.remove(&key).and_then(|watched| watched.upgrade());
-            Entry { unit: watched.unwrap_or_else(|| Arc::clone(unit)), standing, attempt_number }
+            let unit = watched.unwrap_or_else(|| Arc::clone(unit));
+            Entry { unit, claimable: claimable.clone(), standing, was_due: false, attempt_number }
         });
         if entry.attempt_number <= attempt_number {
             entry.standing = standing;
             entry.attempt_number = attempt_number;
-            self.due.remove(&key);
+            self.line.stand(key, &entry.claimable, entry.turn());
             if standing == Standing::Running {
                 self.queue.leave(key);
                 if let Some(submission) = self.submitting.get_mut(entry.unit.id()) {
@@ -189,8 +214,10 @@ impl Ledger {
     pub(super) fn wait_after(&mut self, key: UnitKey, attempt_number: u32, until_ms: i64) -> bool {
         let is_of_attempt =
             |entry: &&mut Entry| entry.standing == Standing::Running && entry.attempt_number == attempt_number;
-        let entry = self.open.get_mut(&key).filter(is_of_attempt);
-        entry.map(|entry| entry.standing = Standing::Waiting { until_ms }).is_some()
+        let Some(entry) = self.open.get_mut(&key).filter(is_of_attempt) else { return false };
+        entry.standing = Standing::Waiting { until_ms };
+        self.line.stand(key, &entry.claimable, entry.turn());
+        true
     }
 
     /// What is known here of a unit that is being executed; if it is another's, it is watched from now on.
@@ -219,44 +246,55 @@ impl Ledger {
         let Some(entry) = self.open.get_mut(&key) else { return false };
         let was_waiting = matches!(entry.standing, Standing::Waiting { until_ms } if until_ms <= now_ms);
         if was_waiting {
-            entry.standing = Standing::Due;
-            self.dues_ever += 1;
-            self.due.insert(key, self.dues_ever);
+            (entry.standing, entry.was_due) = (Standing::Due, true);
+            self.line.stand(key, &entry.claimable, entry.turn());
         }
         was_waiting
     }
 
     /// A unit that was due waits once more; says whether it was.
     pub(super) fn wait_again(&mut self, key: UnitKey, until_ms: i64) -> bool {
-        let was_due = self.due.remove(&key).is_some();
-        if let Some(entry) = self.open.get_mut(&key).filter(|_| was_due) {
-            entry.standing = Standing::Waiting { until_ms };
+        let was_due = |entry: &&mut Entry| matches!(entry.standing, Standing::Due | Standing::Picked);
+        let Some(entry) = self.open.get_mut(&key).filter(was_due) else { return false };
+        entry.standing = Standing::Waiting { until_ms };
+        self.line.stand(key, &entry.claimable, entry.turn());
+        true
+    }
+
+    /// The units that are due, or about to be claimed.
+    pub(super) fn due(&self) -> Vec<UnitKey> {
+        let is_due = |entry: &Entry| matches!(entry.standing, Standing::Due | Standing::Picked);
+        self.open.iter().filter(|(_, entry)| is_due(entry)).map(|(&key, _)| key).collect()
+    }
+
+    /// A unit that had a place has none after all: it is its turn again.
+    pub(super) fn unpick(&mut self, key: UnitKey) {
+        if let Some(entry) = self.open.get_mut(&key).filter(|entry| entry.standing == Standing::Picked) {
+            entry.standing = Standing::Due;
+            self.line.stand(key, &entry.claimable, entry.turn());
         }
-        was_due
     }
 
-    /// How many units are due.
-    pub(super) fn due_count(&self) -> usize {
-        self.due.len()
+    /// Whose turn it is, if these workers have room; and the key of its session.
+    pub(super) fn next(&self, has_room: impl Fn(WorkerNumber) -> bool) -> Option<(Next, &Claimable)> {
+        let next = self.line.next(has_room)?;
+        Some((next, &self.open.get(&next.unit)?.claimable))
     }
 
-    /// How often a unit has fallen due.
-    pub(super) fn dues_ever(&self) -> u64 {
-        self.dues_ever
-    }
-
-    /// The units that are due, of the first so many that ever were.
-    pub(super) fn due(&self, up_to: u64) -> Vec<(UnitKey, Arc<OpenUnit>)> {
-        let is_meant = |&(_, &number): &(&UnitKey, &u64)| number <= up_to;
-        self.due.iter().filter(is_meant).filter_map(|(&key, _)| Some((key, self.get(key)?))).collect()
+    /// A unit has a place, and is about to be claimed for it.
+    pub(super) fn pick(&mut self, key: UnitKey) -> Option<Arc<OpenUnit>> {
+        let entry = self.open.get_mut(&key)?;
+        entry.standing = Standing::Picked;
+        self.line.stand(key, &entry.claimable, entry.turn());
+        Some(Arc::clone(&entry.unit))
     }
 
     /// Counts how a unit left after an attempt. If it ended, it stays open until its callback has. `None` if it has left
     /// before, or if a later attempt has begun.
     pub(super) fn leave(&mut self, key: UnitKey, attempt_number: u32, left: Left) -> Option<Arc<OpenUnit>> {
         self.open.get(&key).filter(|entry| entry.attempt_number <= attempt_number)?;
-        let unit = self.open.remove(&key)?.unit;
-        self.due.remove(&key);
+        let Entry { unit, claimable, .. } = self.open.remove(&key)?;
+        self.line.stand(key, &claimable, Turn::None);
         self.queue.leave(key);
         if let Some(submission) = self.submitting.get_mut(unit.id()) {
             submission.changes += 1;
@@ -331,13 +369,13 @@ impl Ledger {
     pub(super) fn pending_and_running(&self) -> (u64, u64) {
         let count =
             |wanted: fn(Standing) -> bool| self.open.values().filter(|entry| wanted(entry.standing)).count() as u64;
-        let pending = count(|standing| matches!(standing, Standing::Waiting { .. } | Standing::Due));
+        let pending = count(|standing| standing != Standing::Running);
         (pending, count(|standing| standing == Standing::Running))
     }
 
     /// Whether all that is open only waits.
     pub(super) fn is_only_waiting(&self) -> bool {
-        let is_waiting = |entry: &Entry| matches!(entry.standing, Standing::Waiting { .. } | Standing::Due);
+        let is_waiting = |entry: &Entry| entry.standing != Standing::Running;
         self.reporting.is_empty() && self.open.values().all(is_waiting)
     }
 }

@@ -50,6 +50,11 @@ impl Queue {
         has_room
     }
 
+    /// Takes a place for a unit that was promised another one, though there may be none.
+    pub(super) fn enter_anyway(&mut self) {
+        self.entering += 1;
+    }
+
     /// The unit is stored: it waits in the place that was taken for it.
     pub(super) fn wait(&mut self, key: UnitKey) {
         self.entering -= 1;

@@ -10,6 +10,7 @@ use super::core::Core;
 use super::execution::{ComeBack, Execution, Recording};
 use super::judge::{End, How, judge, release};
 use super::ledger::Left;
+use super::line::Claimable;
 use super::lock::assert_none_held;
 use super::observe::Event;
 use super::ready::Stop;
@@ -165,6 +166,10 @@ fn execute(core: &Core, cell: &WorkerCell, execution: &Execution) -> End {
         worker_id: &cell.id,
     });
 
+    let claimable = Claimable::of(unit, core.settings.affinity);
+    if let Some(key) = claimable.strict_key() {
+        core.ready.session_goes_on(key, unit.key);
+    }
     slot::resolve_capacity(core, cell);
     let recording = Recording { core, execution };
     let call = Call {

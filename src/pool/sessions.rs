@@ -144,6 +144,11 @@ impl Sessions {
         session.line.values().all(|&is_due| is_due).then(|| session.line.len() + session.entering)
     }
 
+    /// Whether units of a session are with a worker that takes nothing any more.
+    pub(super) fn is_leaving(&self, key: &str) -> bool {
+        self.by_key.get(key).is_some_and(|session| session.is_worker_gone)
+    }
+
     /// A unit with this key goes to a worker, where its session is from now on. One that is not strict changes nothing for those that are.
     pub(super) fn settle(&mut self, key: &Arc<str>, worker: WorkerNumber, is_strict: bool, now_ms: i64) {
         self.change(key, Some(now_ms), |session| {
@@ -207,7 +212,10 @@ impl Sessions {
     }
 
     /// The first unit that can go: to any worker, or to one that has room.
-    pub(super) fn first(&self, has_room: impl Fn(WorkerNumber) -> bool) -> Option<(Order, &Arc<str>, Option<WorkerNumber>)> {
+    pub(super) fn first(
+        &self,
+        has_room: impl Fn(WorkerNumber) -> bool,
+    ) -> Option<(Order, &Arc<str>, Option<WorkerNumber>)> {
         let anywhere = self.anywhere.first_key_value().map(|(&order, key)| (order, key, None));
         let pinned = self.pinned.iter().filter(|&(&worker, _)| has_room(worker)).filter_map(|(&worker, heads)| {
             let (&order, key) = heads.first_key_value()?;

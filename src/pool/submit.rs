@@ -8,6 +8,7 @@
 //! | ended | a handle that has its end already; no callback, the place is free again |
 //! | any of these, in a place promised before the pool was held | the same; what was claimed goes back unexecuted until `resume` |
 //! | there with another content | [`Conflict`](crate::RepositoryError::Conflict) |
+//! | bound to a worker that is busy | a handle; the unit waits in line for that worker, or is refused: see [`Affinity`](crate::Affinity) |
 //!
 //! So a loop that submits can be run again after any crash.
 
@@ -15,15 +16,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use super::capacity::{Right, Taken};
+use super::capacity::Right;
 use super::cell::WorkerCell;
 use super::core::{Core, NoWorker};
 use super::error::{Refusal, SubmitError};
 use super::handle::UnitHandle;
 use super::ledger::Left;
 use super::open_unit::OpenUnit;
-use super::slot;
+use super::ready::{Arrival, Place};
 use super::timers::due_ms;
+use super::{enqueue, slot};
 use crate::attempt::AttemptKey;
 use crate::error::RepositoryError;
 use crate::prompt::Prompt;
@@ -44,10 +46,32 @@ pub(super) fn submit(core: &Arc<Core>, right: Right, unit: NewUnit, prompt: Prom
             return Err(error);
         }
     };
-    let submitted = core.ready.begin_submission(right, &unit.id);
-    match submitted.and_then(|(taken, open)| give_to_worker(core, taken, &open, &unit)) {
+    let claimable = core.claimable(&unit);
+    let submitted = core.ready.begin_submission(right, &core.coming(&unit, &claimable));
+    match submitted.and_then(|(place, arrival)| bring(core, place, arrival, &unit)) {
         Ok(open) => Ok(UnitHandle::new(core, open)),
         Err(reason) => Err(SubmitError { unit: Box::new(unit), reason }),
+    }
+}
+
+/// Brings a unit to its place.
+pub(super) fn bring(
+    core: &Arc<Core>,
+    place: Place,
+    mut arrival: Arrival,
+    unit: &NewUnit,
+) -> Result<Arc<OpenUnit>, Refusal> {
+    let Place::Worker(taken) = place else { return enqueue::wait_in_line(core, &arrival, unit) };
+    match core.worker_for(taken, arrival.claimable.strict_key()) {
+        Ok(cell) => give_to_worker(core, &cell, &arrival, unit),
+        Err(NoWorker::NoPlace) => {
+            core.ready.join_line(&mut arrival);
+            enqueue::wait_in_line(core, &arrival, unit)
+        }
+        Err(NoWorker::Thread(error)) => {
+            core.ready.submission_ends(&arrival);
+            Err(Refusal::Thread(error))
+        }
     }
 }
 
@@ -74,60 +98,50 @@ pub(super) fn with_prompt(core: &Core, mut unit: NewUnit, prompt: Prompt) -> Res
 }
 
 /// Stores the unit, claims it and hands it to the worker that was taken for it.
-pub(super) fn give_to_worker(
+fn give_to_worker(
     core: &Arc<Core>,
-    taken: Taken,
-    open: &Arc<OpenUnit>,
+    cell: &Arc<WorkerCell>,
+    arrival: &Arrival,
     unit: &NewUnit,
 ) -> Result<Arc<OpenUnit>, Refusal> {
-    let cell = match core.worker_for(taken) {
-        Ok(cell) => cell,
-        Err(error) => {
-            core.ready.submission_ends(open);
-            return Err(match error {
-                NoWorker::Thread(error) => Refusal::Thread(error),
-                NoWorker::NoPlace => Refusal::AtCapacity { busy: 0, max_workers: 0 },
-            });
-        }
-    };
     loop {
         let changes = core.ready.changes(&unit.id);
-        let submitted = catch_unwind(AssertUnwindSafe(|| submit_surely(core, unit, &cell))).unwrap_or_else(|payload| {
+        let submitted = catch_unwind(AssertUnwindSafe(|| submit_surely(core, unit, cell))).unwrap_or_else(|payload| {
             // Nobody knows whether it was done: what the worker may hold is given back with it.
-            slot::dismiss(core, &cell);
-            core.ready.submission_ends(open);
+            slot::dismiss(core, cell);
+            core.ready.submission_ends(arrival);
             resume_unwind(payload)
         });
         let found = match submitted {
             Ok(Submitted::Claimed(claim)) => {
-                let open = core.ready.submission_runs(claim.lease.attempt(), open, cell.number);
-                core.hand_over(&cell, *claim, &open);
+                let open = core.ready.submission_runs(claim.lease.attempt(), arrival, cell.number);
+                core.hand_over(cell, *claim, &open);
                 return Ok(open);
             }
             Ok(Submitted::Waiting(stored)) => {
                 let until_ms = due_ms(stored.not_before, core.clock.now());
-                wait_until(core, &stored, stored.attempt_count, until_ms, open, changes)
+                wait_until(core, &stored, stored.attempt_count, until_ms, arrival, changes)
             }
             Ok(Submitted::Running(stored)) if is_lost_here(core, &stored) => {
                 // Once it was given back, the attempt that nobody here knows of is followed by another.
                 let before = stored.attempt_count.saturating_sub(1);
-                wait_until(core, &stored, before, core.in_ms(PAUSE_AFTER_DOUBT), open, changes)
+                wait_until(core, &stored, before, core.in_ms(PAUSE_AFTER_DOUBT), arrival, changes)
             }
-            Ok(Submitted::Running(stored)) => attach(core, stored.key, open, changes),
+            Ok(Submitted::Running(stored)) => attach(core, stored.key, arrival, changes),
             Ok(Submitted::Finished(stored)) => {
-                core.ready.submission_ends(open);
+                core.ready.submission_ends(arrival);
                 Some(ended(core, &stored))
             }
             Err(error) => {
                 // If it was done after all, the worker holds what nobody here knows of, and must not take anything else.
-                slot::give_back_after(core, &cell, &error);
-                core.ready.submission_ends(open);
+                slot::give_back_after(core, cell, &error);
+                core.ready.submission_ends(arrival);
                 return Err(Refusal::Repository(error));
             }
         };
         // It may have begun or ended here since that was found out.
         if let Some(open) = found {
-            slot::give_back(core, &cell, None);
+            slot::give_back(core, cell, None);
             return Ok(open);
         }
     }
@@ -140,9 +154,9 @@ pub(super) fn ended(core: &Core, stored: &WorkUnit) -> Arc<OpenUnit> {
 }
 
 /// A unit that is being executed, here or elsewhere. `None` if it has left since it was looked at.
-pub(super) fn attach(core: &Core, key: UnitKey, open: &Arc<OpenUnit>, changes: u64) -> Option<Arc<OpenUnit>> {
-    open.set_key(key);
-    let open = core.ready.submission_attaches(key, open, changes)?;
+pub(super) fn attach(core: &Core, key: UnitKey, arrival: &Arrival, changes: u64) -> Option<Arc<OpenUnit>> {
+    arrival.unit.set_key(key);
+    let open = core.ready.submission_attaches(key, arrival, changes)?;
     core.heartbeat.wake();
     Some(open)
 }
@@ -194,12 +208,12 @@ fn wait_until(
     stored: &WorkUnit,
     after: u32,
     until_ms: i64,
-    open: &Arc<OpenUnit>,
+    arrival: &Arrival,
     changes: u64,
 ) -> Option<Arc<OpenUnit>> {
     let after = AttemptKey { unit: stored.key, number: after };
-    open.set_key(stored.key);
-    let (open, waits) = core.ready.submission_waits(after, open, until_ms, changes)?;
+    arrival.unit.set_key(stored.key);
+    let (open, waits) = core.ready.submission_waits(after, arrival, until_ms, changes)?;
     if !waits {
         open.leave(Left::Pending);
     }

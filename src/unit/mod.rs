@@ -30,6 +30,7 @@
 //! While a unit is ASSIGNED, PROCESSING or CANCEL_REQUESTED, and only then, somebody
 //! holds its lease. COMPLETED is final; FAILED and CANCELLED are until a requeue.
 
+mod affinity;
 mod id;
 mod new;
 
@@ -39,6 +40,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub use self::affinity::Affinity;
 pub use self::id::{InvalidId, UnitId};
 pub(crate) use self::id::{check_name, shortened};
 pub(crate) use self::new::{Inputs, content_hash, inputs_digest, prompt_hash};

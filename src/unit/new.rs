@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::UnitId;
+use super::{Affinity, UnitId};
 use crate::chain::Hash;
 use crate::conversation::{TooDeep, to_json};
 use crate::money::Money;
@@ -19,6 +19,9 @@ pub struct UnitOptions {
     /// Units with the same key prefer the same worker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub affinity_key: Option<String>,
+    /// How strictly they do; as the pool says if not set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub affinity: Option<Affinity>,
     /// The session that its first attempt carries on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resume_session: Option<String>,
@@ -162,9 +165,15 @@ impl NewUnit {
         self
     }
 
-    /// Units with the same key prefer the same worker (none).
+    /// Units with the same key prefer the same worker (those that carry on the same session).
     pub fn affinity_key(mut self, key: impl Into<String>) -> NewUnit {
         self.options.affinity_key = Some(key.into());
+        self
+    }
+
+    /// How strictly they do (as the pool says).
+    pub fn affinity(mut self, affinity: Affinity) -> NewUnit {
+        self.options.affinity = Some(affinity);
         self
     }
 

@@ -95,6 +95,8 @@ pub(super) struct Capacity {
     /// Those that have room, by their load and by since when they have had that.
     open: BTreeSet<(u32, u64, WorkerNumber)>,
     changes_ever: u64,
+    /// Workers that were up and take nothing any more, since this was asked last.
+    gone: Vec<WorkerNumber>,
     reserved: HashMap<ThreadId, Reservation>,
     permits: usize,
     workers_ever: u64,
@@ -111,6 +113,7 @@ impl Capacity {
             tally: Tally::default(),
             open: BTreeSet::new(),
             changes_ever: 0,
+            gone: Vec::new(),
             reserved: HashMap::new(),
             permits: 0,
             workers_ever: 0,
@@ -186,8 +189,11 @@ impl Capacity {
         if room > 0 {
             self.open.remove(&(known.load, known.since, worker));
         }
-        let before = known.load;
+        let (before, was_up) = (known.load, known.condition == Condition::Up);
         change(known);
+        if was_up && known.condition != Condition::Up {
+            self.gone.push(worker);
+        }
         if known.load != before {
             self.changes_ever += 1;
             known.since = self.changes_ever;
@@ -310,10 +316,9 @@ impl Capacity {
         (self.live() < self.max_workers).then(|| Taken::New(self.add(Condition::Up, 1)))
     }
 
-    /// Takes a free place of this very worker; says whether it had one.
+    /// Takes a place of this very worker, which must be free or promised; says whether it has one.
     pub(super) fn take_of(&mut self, worker: WorkerNumber) -> bool {
-        let has_place = self.free() > 0 && self.room(worker) > 0;
-        has_place && self.update(worker, |known| known.load += 1)
+        self.room(worker) > 0 && self.update(worker, |known| known.load += 1)
     }
 
     /// Gives a place back that was taken and not used, because its worker did not take the unit.
@@ -337,6 +342,11 @@ impl Capacity {
         self.open.first().filter(|&&(load, _, _)| load == 0).map(|&(_, _, worker)| worker)
     }
 
+    /// The workers that were up and take nothing any more, since this was asked last.
+    pub(super) fn take_gone(&mut self) -> Vec<WorkerNumber> {
+        std::mem::take(&mut self.gone)
+    }
+
     /// The workers that have room, in the order in which they are taken.
     pub(super) fn open(&self) -> impl Iterator<Item = (WorkerNumber, &Known)> {
         self.open.iter().filter_map(|&(_, _, worker)| Some((worker, self.workers.get(&worker)?)))
@@ -345,11 +355,6 @@ impl Capacity {
     /// Whether a worker has nothing in hand, and nobody is about to give it something.
     pub(super) fn is_idle(&self, worker: WorkerNumber) -> bool {
         self.workers.get(&worker).is_some_and(Known::is_idle)
-    }
-
-    /// Whether a worker takes units, or will when it has room.
-    pub(super) fn is_up(&self, worker: WorkerNumber) -> bool {
-        self.workers.get(&worker).is_some_and(|known| known.condition == Condition::Up)
     }
 
     /// Whether a worker may go: its places are not those that somebody was promised.

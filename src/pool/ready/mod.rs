@@ -6,6 +6,7 @@
 //! What can be done with it is told apart by what it is about: the pool's [`phases`], how many workers there are to be ([`crew`]),
 //! those who [wait](waits), [`units`], [`workers`].
 
+mod admission;
 mod crew;
 mod phases;
 mod units;
@@ -15,10 +16,11 @@ mod workers;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+pub(super) use self::admission::{Arrival, Coming, Pick, Place};
 use self::crew::Crew;
 pub(super) use self::crew::{CrewLimits, CrewPlan, StartupStep};
 pub use self::phases::Stop;
-pub(super) use self::units::{LineTimes, Place};
+pub(super) use self::units::LineTimes;
 pub use self::waits::Completion;
 use self::waits::Hold;
 use super::capacity::{Capacity, Known, WorkerNumber};
@@ -54,8 +56,6 @@ struct State {
     is_reporter_left_behind: bool,
     /// Whether the reporter tells no more.
     is_reporter_over: bool,
-    /// Places that are taken for due units which are not claimed yet.
-    claiming: usize,
     /// Whether a unit has waited in line for too long, of which the repository has not heard.
     is_sweep_due: bool,
     /// Threads that wait for a place.
@@ -79,9 +79,14 @@ impl State {
         self.may_start() && self.capacity.free() > self.due_units()
     }
 
-    /// How many units are due and have no place yet.
+    /// How many units are due, have no place yet, and could have one: what waits for a worker of its own that is busy could not.
     fn due_units(&self) -> usize {
-        self.ledger.due_count().saturating_sub(self.claiming)
+        self.ledger.line.ready_count(|worker| self.capacity.room(worker))
+    }
+
+    /// Whether the claimer has something to do.
+    fn has_work(&self) -> bool {
+        self.may_start() && self.capacity.free() > 0 && self.due_units() > 0
     }
 
     /// Whether those who wait for completion may find what they wait for.
@@ -137,7 +142,7 @@ pub(super) struct Ready {
 }
 
 impl Ready {
-    pub(super) fn new(limits: CrewLimits, max_queue_size: usize) -> Ready {
+    pub(super) fn new(limits: CrewLimits, max_queue_size: usize, sessions_for_ms: i64) -> Ready {
         let state = State {
             phase: PoolPhase::Configuring,
             stop: None,
@@ -146,7 +151,7 @@ impl Ready {
             is_over: false,
             capacity: Capacity::new(limits.max_workers, limits.supply(), limits.max_units_per_worker),
             crew: Crew::new(limits),
-            ledger: Ledger::new(max_queue_size),
+            ledger: Ledger::new(max_queue_size, sessions_for_ms),
             timers: Timers::new(),
             abandoned: 0,
             ended_threads: Vec::new(),
@@ -154,7 +159,6 @@ impl Ready {
             reports: 0,
             is_reporter_left_behind: false,
             is_reporter_over: false,
-            claiming: 0,
             is_sweep_due: false,
             slot_waiters: 0,
             init_waiters: 0,
@@ -174,15 +178,18 @@ impl Ready {
     fn change<T>(&self, section: impl FnOnce(&mut State, &mut Wake) -> T) -> T {
         let mut wake = Wake::default();
         let mut state = self.state.lock();
-        let had_room = state.has_room_for_new();
+        let (had_room, had_work) = (state.has_room_for_new(), state.has_work());
         let answer = section(&mut state, &mut wake);
+        for worker in state.capacity.take_gone() {
+            state.ledger.line.sessions.worker_goes(worker);
+        }
         for (unit, at_ms) in state.ledger.queue.take_idle_alarms() {
             state.timers.clear(at_ms, Alarm::QueueTimeout(unit));
         }
         // There is room also when what had precedence is gone.
         wake.slot |= !had_room && state.has_room_for_new();
         // Whoever frees a place need not ask who may have it, whoever lets a unit go need not ask who waits for that.
-        wake.claimer |= wake.slot && state.ledger.due_count() > 0;
+        wake.claimer |= (wake.slot || !had_work) && state.has_work();
         wake.settled &= state.is_worth_a_look();
         wake.supervisor |= state.wants_another_worker();
         drop(state);
@@ -333,7 +340,7 @@ pub(super) mod tests {
             max_units_per_worker: None,
             max_abandoned: None,
         };
-        Ready::new(limits, 1_000)
+        Ready::new(limits, 1_000, 1_000)
     }
 
     impl Ready {

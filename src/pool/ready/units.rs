@@ -2,26 +2,18 @@
 
 use std::sync::Arc;
 
+use super::admission::{Arrival, Pick};
 use super::{Ready, State, Wake};
 use crate::attempt::{AttemptKey, FailureKind, Outcome};
 use crate::money::Charge;
-use crate::pool::capacity::{Right, Taken, WorkerNumber};
-use crate::pool::error::Refusal;
+use crate::pool::capacity::WorkerNumber;
 use crate::pool::ledger::{Left, Standing};
+use crate::pool::line::Claimable;
 use crate::pool::open_unit::OpenUnit;
 use crate::pool::stats::PoolPhase;
 use crate::pool::timers::Alarm;
 use crate::sync::thread::ThreadId;
 use crate::unit::{UnitKey, UnitStatus};
-
-/// Where a unit goes that may wait in line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::pool) enum Place {
-    /// It need not: there is a worker for it.
-    Worker(Taken),
-    /// Into the queue.
-    Line,
-}
 
 /// The times of a unit in line, by the pool's clock.
 #[derive(Clone, Copy, Debug)]
@@ -34,71 +26,15 @@ pub(in crate::pool) struct LineTimes {
 }
 
 impl Ready {
-    /// Takes a place with its worker for a unit that is to be submitted.
-    pub(in crate::pool) fn begin_submission(&self, right: Right, id: &str) -> Result<(Taken, Arc<OpenUnit>), Refusal> {
-        self.change(|state, wake| {
-            state.ledger.totals.requests += 1;
-            let promised = match right {
-                Right::Permit => {
-                    state.capacity.drop_permit();
-                    true
-                }
-                Right::Thread(thread) => state.unreserve(thread),
-            };
-            // A promise is kept also while the pool is held: the unit is stored, and its worker gives it back unexecuted.
-            if state.phase != PoolPhase::Running || (state.hold.is_some() && !promised) {
-                wake.slot = promised;
-                return Err(state.refusal());
-            }
-            let taken = match promised {
-                true => state.capacity.take_promised(None).ok_or_else(|| state.refusal())?,
-                false => state.capacity.take(None).ok_or_else(|| state.refusal())?,
-            };
-            Ok((taken, state.begin_submission(id)))
-        })
-    }
-
-    /// Takes a place for a unit that may wait in line: the one that the thread was promised, one with its worker if nothing else waits
-    /// for it, otherwise one in the queue, as always for what may not begin yet.
-    pub(in crate::pool) fn begin_enqueuing(
-        &self,
-        thread: ThreadId,
-        id: &str,
-        is_due: bool,
-    ) -> Result<(Place, Arc<OpenUnit>), Refusal> {
-        self.change(|state, wake| {
-            state.ledger.totals.requests += 1;
-            let promised = state.unreserve(thread);
-            // A promise that is not used frees a place, for which others may wait.
-            wake.slot = promised && !is_due;
-            if !state.is_open() {
-                return Err(state.refusal());
-            }
-            let taken = match promised {
-                true if is_due => state.capacity.take_promised(None),
-                false if is_due && state.has_room_for_new() => state.capacity.take(None),
-                _ => None,
-            };
-            if let Some(taken) = taken {
-                return Ok((Place::Worker(taken), state.begin_submission(id)));
-            }
-            if !state.ledger.queue.enter() {
-                state.ledger.totals.saturated += 1;
-                return Err(Refusal::Saturated { max_queue_size: state.ledger.queue.limit() });
-            }
-            Ok((Place::Line, state.begin_submission(id)))
-        })
-    }
-
     /// The unit was claimed: it runs. Submitted twice, it is one unit: returns that.
     pub(in crate::pool) fn submission_runs(
         &self,
         attempt: AttemptKey,
-        unit: &Arc<OpenUnit>,
+        arrival: &Arrival,
         worker: WorkerNumber,
     ) -> Arc<OpenUnit> {
-        self.end_submission(unit, |state, _| {
-            let unit = state.ledger.stand(attempt.unit, unit, attempt.number, Standing::Running);
+        self.end_submission(arrival, |state, _| {
+            let unit = state.ledger.stand(attempt.unit, arrival.as_unit(), attempt.number, Standing::Running);
             state.capacity.assign(worker, &unit);
             unit
         })
@@ -114,12 +50,12 @@ impl Ready {
     pub(in crate::pool) fn submission_queues(
         &self,
         after: AttemptKey,
-        unit: &Arc<OpenUnit>,
+        arrival: &Arrival,
         times: LineTimes,
         changes: u64,
     ) -> Option<(Arc<OpenUnit>, bool)> {
-        let is_news = |state: &State| state.ledger.changes(unit.id()) != changes;
-        self.end_submission_unless(is_news, unit, |state, wake| {
+        let is_news = |state: &State| state.ledger.changes(arrival.unit.id()) != changes;
+        self.end_submission_unless(is_news, arrival, |state, wake| {
             // What waits here already, in line or to be tried again, needs no place of its own.
             if state.ledger.is_open(after.unit) {
                 state.ledger.queue.turn_away();
@@ -128,7 +64,7 @@ impl Ready {
                 state.ledger.totals.queued += 1;
             }
             let standing = Standing::Waiting { until_ms: times.due_ms };
-            let unit = state.ledger.stand(after.unit, unit, after.number, standing);
+            let unit = state.ledger.stand(after.unit, arrival.as_unit(), after.number, standing);
             if let Some(deadline_ms) = times.deadline_ms {
                 state.set_queue_alarm(after.unit, deadline_ms, wake);
             }
@@ -136,7 +72,6 @@ impl Ready {
                 return (unit, state.waits(after, times.due_ms, wake));
             }
             state.ledger.fall_due(after.unit, times.now_ms);
-            wake.claimer = state.may_start() && state.capacity.free() > 0;
             (unit, true)
         })
     }
@@ -180,13 +115,14 @@ impl Ready {
     pub(in crate::pool) fn submission_waits(
         &self,
         after: AttemptKey,
-        unit: &Arc<OpenUnit>,
+        arrival: &Arrival,
         until_ms: i64,
         changes: u64,
     ) -> Option<(Arc<OpenUnit>, bool)> {
-        let is_news = |state: &State| state.ledger.changes(unit.id()) != changes;
-        self.end_submission_unless(is_news, unit, |state, wake| {
-            let unit = state.ledger.stand(after.unit, unit, after.number, Standing::Waiting { until_ms });
+        let is_news = |state: &State| state.ledger.changes(arrival.unit.id()) != changes;
+        self.end_submission_unless(is_news, arrival, |state, wake| {
+            let standing = Standing::Waiting { until_ms };
+            let unit = state.ledger.stand(after.unit, arrival.as_unit(), after.number, standing);
             (unit, state.waits(after, until_ms, wake))
         })
     }
@@ -196,11 +132,12 @@ impl Ready {
     pub(in crate::pool) fn submission_attaches(
         &self,
         key: UnitKey,
-        unit: &Arc<OpenUnit>,
+        arrival: &Arrival,
         changes: u64,
     ) -> Option<Arc<OpenUnit>> {
+        let unit = &arrival.unit;
         let has_left = |state: &State| state.ledger.get(key).is_none() && state.ledger.changes(unit.id()) != changes;
-        self.end_submission_unless(has_left, unit, |state, _| state.ledger.attach(key, unit))
+        self.end_submission_unless(has_left, arrival, |state, _| state.ledger.attach(key, unit))
     }
 
     /// The units that others execute and somebody here waits for.
@@ -214,13 +151,13 @@ impl Ready {
     }
 
     /// Nothing came of it.
-    pub(in crate::pool) fn submission_ends(&self, unit: &Arc<OpenUnit>) {
-        self.end_submission(unit, |_, _| ());
+    pub(in crate::pool) fn submission_ends(&self, arrival: &Arrival) {
+        self.end_submission(arrival, |_, _| ());
     }
 
     /// Notes what became of a unit that was submitted.
-    fn end_submission<T>(&self, unit: &Arc<OpenUnit>, section: impl FnOnce(&mut State, &mut Wake) -> T) -> T {
-        let (answer, left) = self.change(|state, wake| state.end_submission(unit, wake, section));
+    fn end_submission<T>(&self, arrival: &Arrival, section: impl FnOnce(&mut State, &mut Wake) -> T) -> T {
+        let (answer, left) = self.change(|state, wake| state.end_submission(arrival, wake, section));
         leave_pending(left);
         answer
     }
@@ -229,40 +166,24 @@ impl Ready {
     fn end_submission_unless<T>(
         &self,
         is_outdated: impl FnOnce(&State) -> bool,
-        unit: &Arc<OpenUnit>,
+        arrival: &Arrival,
         section: impl FnOnce(&mut State, &mut Wake) -> T,
     ) -> Option<T> {
         let (answer, left) = self.change(|state, wake| match is_outdated(state) {
             true => None,
-            false => Some(state.end_submission(unit, wake, section)),
+            false => Some(state.end_submission(arrival, wake, section)),
         })?;
         leave_pending(left);
         Some(answer)
     }
 
-    /// Takes places for units that are due, at most one for each of them.
-    pub(in crate::pool) fn take_for_due(&self) -> Vec<Taken> {
-        self.change(|state, _| {
-            let due = if state.may_start() { state.ledger.due_count() } else { 0 };
-            let taken: Vec<Taken> = std::iter::from_fn(|| state.capacity.take(None)).take(due).collect();
-            state.claiming = taken.len();
-            taken
+    /// Takes places for units that are due, in order, at most so many: each goes to its own worker if it must, otherwise rather to the one
+    /// that its session was on, or to the one that is wished for.
+    pub(in crate::pool) fn pick_due(&self, at_most: usize, wish: Option<WorkerNumber>, now_ms: i64) -> Vec<Pick> {
+        self.change(|state, _| match state.may_start() {
+            true => std::iter::from_fn(|| state.pick_next(wish, now_ms)).take(at_most).collect(),
+            false => Vec::new(),
         })
-    }
-
-    /// What came of the places that were taken for due units is known.
-    pub(in crate::pool) fn claim_ends(&self) {
-        self.state.lock().claiming = 0;
-    }
-
-    /// How often a unit has fallen due.
-    pub(in crate::pool) fn dues_ever(&self) -> u64 {
-        self.state.lock().ledger.dues_ever()
-    }
-
-    /// The units that are due, of the first so many that ever were.
-    pub(in crate::pool) fn due(&self, up_to: u64) -> Vec<(UnitKey, Arc<OpenUnit>)> {
-        self.state.lock().ledger.due(up_to)
     }
 
     /// A unit that this pool accepted is claimed: it runs. Units it did not know become its own, unless it is stopping:
@@ -271,6 +192,7 @@ impl Ready {
         &self,
         attempt: AttemptKey,
         unit_id: &str,
+        claimable: &Claimable,
         worker: WorkerNumber,
     ) -> Option<Arc<OpenUnit>> {
         self.change(|state, _| {
@@ -278,8 +200,7 @@ impl Ready {
             if state.phase != PoolPhase::Running && !is_known {
                 return None;
             }
-            state.claiming = state.claiming.saturating_sub(1);
-            let unit = state.ledger.run_claimed(attempt.unit, unit_id, attempt.number);
+            let unit = state.ledger.run_claimed(attempt.unit, unit_id, claimable, attempt.number);
             state.capacity.assign(worker, &unit);
             Some(unit)
         })
@@ -287,7 +208,7 @@ impl Ready {
 
     /// A unit's time has come.
     pub(in crate::pool) fn fall_due(&self, key: UnitKey, now_ms: i64) {
-        self.change(|state, wake| wake.claimer = state.ledger.fall_due(key, now_ms));
+        self.change(|state, _| state.ledger.fall_due(key, now_ms));
     }
 
     /// A unit waits for its time after an attempt; `false` if the pool is stopping, and so it has left.
@@ -299,13 +220,29 @@ impl Ready {
     }
 
     /// A unit that was given up waits for another attempt after all, which nobody but this pool may make.
-    pub(in crate::pool) fn take_back(&self, after: AttemptKey, unit_id: &str, until_ms: i64) {
+    pub(in crate::pool) fn take_back(&self, after: AttemptKey, unit_id: &str, claimable: &Claimable, until_ms: i64) {
         self.change(|state, wake| {
             if state.phase == PoolPhase::Running {
                 let unit = Arc::new(OpenUnit::new(unit_id));
                 unit.set_key(after.unit);
-                state.ledger.stand(after.unit, &unit, after.number, Standing::Waiting { until_ms });
+                state.ledger.stand(after.unit, (&unit, claimable), after.number, Standing::Waiting { until_ms });
                 state.waits(after, until_ms, wake);
+            }
+        });
+    }
+
+    /// A unit that had a place has none after all: it is its turn again.
+    pub(in crate::pool) fn unpick(&self, key: UnitKey) {
+        self.change(|state, _| state.ledger.unpick(key));
+    }
+
+    /// Everything that is due waits once more.
+    pub(in crate::pool) fn put_off_due(&self, until_ms: i64) {
+        self.change(|state, wake| {
+            for key in state.ledger.due() {
+                if state.ledger.wait_again(key, until_ms) {
+                    wake.supervisor |= state.timers.set(until_ms, Alarm::Retry(key));
+                }
             }
         });
     }
@@ -326,6 +263,11 @@ impl Ready {
             let is_first = state.timers.set(deadline_ms, Alarm::Execution { worker, run });
             wake.supervisor = is_first || state.phase == PoolPhase::Draining;
         });
+    }
+
+    /// A unit of a strict session has begun: the next of its session may.
+    pub(in crate::pool) fn session_goes_on(&self, key: &Arc<str>, unit: UnitKey) {
+        self.change(|state, _| state.ledger.line.sessions.begin(key, unit));
     }
 
     /// What an attempt used is added up, and how it ended counted.
@@ -412,21 +354,18 @@ impl State {
         reservation.is_some()
     }
 
-    fn begin_submission(&mut self, id: &str) -> Arc<OpenUnit> {
-        self.submissions += 1;
-        self.ledger.begin_submission(id)
-    }
-
     /// Notes what became of a unit that was submitted. Returns also what leaves because of that.
     fn end_submission<T>(
         &mut self,
-        unit: &Arc<OpenUnit>,
+        arrival: &Arrival,
         wake: &mut Wake,
         section: impl FnOnce(&mut State, &mut Wake) -> T,
     ) -> (T, Vec<Arc<OpenUnit>>) {
         self.submissions -= 1;
-        self.ledger.end_submission(unit.id());
+        self.ledger.end_submission(arrival.unit.id());
         let answer = section(self, wake);
+        // Only now: a session that its unit has joined is not without one in between.
+        self.end_arrival(arrival);
         (answer, self.leave_if_stopping(wake))
     }
 

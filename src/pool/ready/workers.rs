@@ -1,7 +1,7 @@
 //! Workers and their threads. What changes a load is called while the worker's own lock is held.
 
 use super::Ready;
-use crate::pool::capacity::{Condition, Done, Taken, WorkerNumber};
+use crate::pool::capacity::{Condition, Done, WorkerNumber};
 use crate::pool::stats::PoolPhase;
 use crate::pool::timers::Alarm;
 use crate::sync::thread::JoinHandle;
@@ -66,7 +66,7 @@ impl Ready {
 
     /// A worker is as old as it may become. It goes now if it is idle; says whether it does.
     pub(in crate::pool) fn retire_if_idle(&self, worker: WorkerNumber) -> bool {
-        self.state.lock().capacity.retire_if_idle(worker)
+        self.change(|state, _| state.capacity.retire_if_idle(worker))
     }
 
     /// A thread is left behind, unless there are too many already: more than allowed, or than there are workers.
@@ -126,14 +126,6 @@ impl Ready {
         state.abandoned -= usize::from(std::mem::take(&mut state.is_reporter_left_behind));
     }
 
-    /// A worker that was taken did not take the unit: another one for that, if there is one.
-    pub(in crate::pool) fn replace(&self, worker: WorkerNumber) -> Option<Taken> {
-        self.change(|state, _| {
-            state.capacity.give_back(worker);
-            state.capacity.take_promised(None)
-        })
-    }
-
     pub(in crate::pool) fn set_max_workers(&self, max_workers: usize) -> Vec<WorkerNumber> {
         self.change(|state, wake| {
             (wake.all_slots, wake.claimer, wake.supervisor) = (true, true, true);
@@ -143,7 +135,7 @@ impl Ready {
 
     /// All idle workers retire.
     pub(in crate::pool) fn retire_idle(&self) -> Vec<WorkerNumber> {
-        self.state.lock().capacity.retire_idle(usize::MAX)
+        self.change(|state, _| state.capacity.retire_idle(usize::MAX))
     }
 
     /// Threads end, and are to be joined.

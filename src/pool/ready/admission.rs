@@ -1,0 +1,302 @@
+//! Admission: which place a unit gets that comes now, and which unit a place gets that is free now.
+//!
+//! | it belongs to | it may wait (`enqueue`) | it may not (a submission) |
+//! |---|---|---|
+//! | no session, or one that is a hint | a worker if nothing else waits for it, else the line | a worker, or `AtCapacity` |
+//! | a strict session that is nowhere | the same | the same |
+//! | one on a worker that has room | that worker if nothing else waits for it, else the line | that worker |
+//! | one on a worker that is busy, `StrictQueue` | the line of its session | the same |
+//! | one on a worker that is busy, `StrictFailFast` | `WorkerBusy` | `WorkerBusy` |
+//!
+//! Behind others of its session a strict unit stands in line in any case. A place that a thread was promised is used where it can be; if
+//! the worker behind it has crashed since and there is no other, the unit waits in line.
+
+use std::sync::Arc;
+
+use super::{Ready, State};
+use crate::pool::capacity::{Right, Taken, WorkerNumber};
+use crate::pool::error::Refusal;
+use crate::pool::line::{Claimable, Tie};
+use crate::pool::open_unit::OpenUnit;
+use crate::pool::sessions::Seat;
+use crate::pool::stats::PoolPhase;
+use crate::sync::thread::ThreadId;
+use crate::unit::{Affinity, UnitKey};
+
+/// A unit that somebody brings.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::pool) struct Coming<'a> {
+    pub(in crate::pool) id: &'a str,
+    pub(in crate::pool) claimable: &'a Claimable,
+    /// Whether it may begin now.
+    pub(in crate::pool) is_due: bool,
+    /// The worker that it should rather go to.
+    pub(in crate::pool) wish: Option<WorkerNumber>,
+    pub(in crate::pool) now_ms: i64,
+}
+
+/// Where a unit goes that comes now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::pool) enum Place {
+    /// There is a worker for it.
+    Worker(Taken),
+    /// Into the queue.
+    Line,
+}
+
+/// A call that brings a unit, until it is known what became of that.
+#[derive(Debug)]
+pub(in crate::pool) struct Arrival {
+    pub(in crate::pool) unit: Arc<OpenUnit>,
+    pub(in crate::pool) claimable: Claimable,
+    way: Way,
+}
+
+/// Which way a unit comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Straight to a worker.
+    Worker,
+    /// Into the line.
+    Line,
+    /// Into the line when its time has come.
+    Later,
+}
+
+impl Arrival {
+    /// The unit and where it belongs.
+    pub(in crate::pool) fn as_unit(&self) -> (&Arc<OpenUnit>, &Claimable) {
+        (&self.unit, &self.claimable)
+    }
+}
+
+/// A unit that is due, and the place it gets.
+#[derive(Debug)]
+pub(in crate::pool) struct Pick {
+    pub(in crate::pool) key: UnitKey,
+    pub(in crate::pool) unit: Arc<OpenUnit>,
+    pub(in crate::pool) strict_key: Option<Arc<str>>,
+    pub(in crate::pool) taken: Taken,
+}
+
+/// How a unit comes to its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Claim {
+    /// It was promised.
+    Promised,
+    /// It is wanted now, or not at all.
+    Bare,
+    /// Others that wait go first.
+    Patient,
+}
+
+impl Ready {
+    /// Takes a place for a unit that is to be submitted.
+    pub(in crate::pool) fn begin_submission(
+        &self,
+        right: Right,
+        coming: &Coming<'_>,
+    ) -> Result<(Place, Arrival), Refusal> {
+        self.change(|state, _| {
+            state.ledger.totals.requests += 1;
+            let promised = match right {
+                Right::Permit => {
+                    state.capacity.drop_permit();
+                    true
+                }
+                Right::Thread(thread) => state.unreserve(thread),
+            };
+            // A promise is kept also while the pool is held: the unit is stored, and its worker gives it back unexecuted.
+            if state.phase != PoolPhase::Running || (state.hold.is_some() && !promised) {
+                return Err(state.refusal());
+            }
+            // That it is not due yet is for the repository to find: then its place is free again.
+            let coming = Coming { is_due: true, ..*coming };
+            state.admit(&coming, if promised { Claim::Promised } else { Claim::Bare })
+        })
+    }
+
+    /// Takes a place for a unit that may wait in line: the one that the thread was promised, one with its worker if nothing else waits
+    /// for it, otherwise one in the queue, as always for what may not begin yet.
+    pub(in crate::pool) fn begin_enqueuing(
+        &self,
+        thread: ThreadId,
+        coming: &Coming<'_>,
+    ) -> Result<(Place, Arrival), Refusal> {
+        self.change(|state, _| {
+            state.ledger.totals.requests += 1;
+            let promised = state.unreserve(thread);
+            if !state.is_open() {
+                return Err(state.refusal());
+            }
+            state.admit(coming, if promised { Claim::Promised } else { Claim::Patient })
+        })
+    }
+
+    /// The worker that was taken for a unit is gone, and there is no other: it waits in line.
+    pub(in crate::pool) fn join_line(&self, arrival: &mut Arrival) {
+        self.change(|state, _| {
+            state.ledger.queue.enter_anyway();
+            if let Some(key) = arrival.claimable.strict_key() {
+                state.ledger.line.sessions.enter(key, true);
+                state.ledger.line.sessions.take(key, false);
+            }
+            arrival.way = Way::Line;
+        });
+    }
+
+    /// A worker that was taken for a unit did not take it: another one for that, if there is one. A strict session moves only as a whole.
+    pub(in crate::pool) fn replace(
+        &self,
+        worker: WorkerNumber,
+        strict_key: Option<&Arc<str>>,
+        now_ms: i64,
+    ) -> Option<Taken> {
+        self.change(|state, _| {
+            state.capacity.give_back(worker);
+            let sessions = &state.ledger.line.sessions;
+            if strict_key.is_some_and(|key| !sessions.may_move(key)) {
+                return None;
+            }
+            let taken = state.capacity.take_promised(None)?;
+            if let Some(key) = strict_key {
+                state.ledger.line.sessions.settle(key, taken.worker(), true, now_ms);
+            }
+            Some(taken)
+        })
+    }
+}
+
+impl State {
+    fn admit(&mut self, coming: &Coming<'_>, claim: Claim) -> Result<(Place, Arrival), Refusal> {
+        let tie = coming.claimable.tie.as_ref();
+        let taken = match tie.filter(|tie| tie.is_strict()) {
+            _ if !coming.is_due => None,
+            Some(tie) => self.seat(tie, coming, claim)?,
+            None => self.take_any(coming, claim),
+        };
+        if let Some(taken) = taken {
+            if let Some(tie) = tie {
+                self.ledger.line.sessions.settle(&tie.key, taken.worker(), tie.is_strict(), coming.now_ms);
+            }
+            return Ok((Place::Worker(taken), self.arrive(coming, Way::Worker)));
+        }
+        let is_to_wait = claim != Claim::Bare || tie.is_some_and(Tie::is_strict) && self.is_seat_taken(coming);
+        if !is_to_wait {
+            return Err(self.refusal());
+        }
+        // Whoever was promised a worker is not turned away for want of room in line.
+        if claim == Claim::Promised && coming.is_due {
+            self.ledger.queue.enter_anyway();
+        } else if !self.ledger.queue.enter() {
+            self.ledger.totals.saturated += 1;
+            return Err(Refusal::Saturated { max_queue_size: self.ledger.queue.limit() });
+        }
+        Ok((Place::Line, self.arrive(coming, if coming.is_due { Way::Line } else { Way::Later })))
+    }
+
+    /// Whether a strict unit has to wait for its session, rather than for just any worker.
+    fn is_seat_taken(&mut self, coming: &Coming<'_>) -> bool {
+        let Some(key) = coming.claimable.strict_key() else { return false };
+        match self.ledger.line.sessions.seat(key, coming.now_ms) {
+            Seat::Anywhere => false,
+            Seat::On(worker) => self.capacity.room(worker) == 0,
+            Seat::Behind(_) | Seat::Nowhere => true,
+        }
+    }
+
+    /// A place of any worker, rather of the one that the unit's session was on.
+    fn take_any(&mut self, coming: &Coming<'_>, claim: Claim) -> Option<Taken> {
+        let key = coming.claimable.tie.as_ref().map(|tie| &tie.key);
+        let preferred = key.and_then(|key| self.ledger.line.sessions.worker_of(key, coming.now_ms));
+        let wish = preferred.filter(|&worker| self.capacity.room(worker) > 0).or(coming.wish);
+        match claim {
+            Claim::Promised => self.capacity.take_promised(wish),
+            Claim::Bare => self.capacity.take(wish),
+            Claim::Patient if self.has_room_for_new() => self.capacity.take(wish),
+            Claim::Patient => None,
+        }
+    }
+
+    /// A place of the worker that the unit's session is on; `None` if it has to wait.
+    fn seat(&mut self, tie: &Tie, coming: &Coming<'_>, claim: Claim) -> Result<Option<Taken>, Refusal> {
+        let seat = self.ledger.line.sessions.seat(&tie.key, coming.now_ms);
+        if tie.affinity == Affinity::StrictFailFast {
+            self.fail_fast(&tie.key, seat)?;
+        }
+        Ok(match seat {
+            Seat::Anywhere => self.take_any(coming, claim),
+            Seat::On(worker) => {
+                let may_take = match claim {
+                    Claim::Promised => true,
+                    Claim::Bare => self.capacity.free() > 0,
+                    Claim::Patient => self.has_room_for_new(),
+                };
+                (may_take && self.capacity.take_of(worker)).then_some(Taken::Up(worker))
+            }
+            Seat::Behind(_) | Seat::Nowhere => None,
+        })
+    }
+
+    /// Refuses what would have to wait for its worker. That one of its session has yet to begin there is no wait to speak of.
+    fn fail_fast(&self, key: &str, seat: Seat) -> Result<(), Refusal> {
+        let before = self.ledger.line.sessions.before(key);
+        let (worker, is_busy) = match seat {
+            Seat::Anywhere => return Ok(()),
+            Seat::On(worker) | Seat::Behind(worker) => {
+                (Some(worker), before.is_none_or(|before| self.capacity.room(worker) <= before))
+            }
+            Seat::Nowhere => (None, self.ledger.line.sessions.is_leaving(key) || before.is_none()),
+        };
+        match is_busy {
+            true => Err(Refusal::WorkerBusy { key: key.to_owned(), worker: worker.map(WorkerNumber::id) }),
+            false => Ok(()),
+        }
+    }
+
+    fn arrive(&mut self, coming: &Coming<'_>, way: Way) -> Arrival {
+        self.submissions += 1;
+        if let Some(key) = coming.claimable.strict_key() {
+            match way {
+                Way::Worker => self.ledger.line.sessions.take(key, true),
+                Way::Line => self.ledger.line.sessions.enter(key, true),
+                Way::Later => {}
+            }
+        }
+        let unit = self.ledger.begin_submission(coming.id);
+        Arrival { unit, claimable: coming.claimable.clone(), way }
+    }
+
+    /// It is known what became of a unit that somebody brought.
+    pub(super) fn end_arrival(&mut self, arrival: &Arrival) {
+        let Some(key) = arrival.claimable.strict_key() else { return };
+        match arrival.way {
+            Way::Worker => self.ledger.line.sessions.take(key, false),
+            Way::Line => self.ledger.line.sessions.enter(key, false),
+            Way::Later => {}
+        }
+    }
+
+    /// Gives the next unit whose turn it is a place, if there is one for it.
+    pub(super) fn pick_next(&mut self, wish: Option<WorkerNumber>, now_ms: i64) -> Option<Pick> {
+        if self.capacity.free() == 0 {
+            return None;
+        }
+        let (next, claimable) = self.ledger.next(|worker| self.capacity.room(worker) > 0)?;
+        let tie = claimable.tie.clone();
+        let taken = match next.worker {
+            Some(worker) => self.capacity.take_of(worker).then_some(Taken::Up(worker)),
+            None => {
+                let key = tie.as_ref().map(|tie| &tie.key);
+                let preferred = key.and_then(|key| self.ledger.line.sessions.worker_of(key, now_ms));
+                self.capacity.take(preferred.filter(|&worker| self.capacity.room(worker) > 0).or(wish))
+            }
+        }?;
+        let unit = self.ledger.pick(next.unit)?;
+        if let Some(tie) = &tie {
+            self.ledger.line.sessions.settle(&tie.key, taken.worker(), tie.is_strict(), now_ms);
+        }
+        let strict_key = tie.filter(Tie::is_strict).map(|tie| tie.key);
+        Some(Pick { key: next.unit, unit, strict_key, taken })
+    }
+}
