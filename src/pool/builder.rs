@@ -7,6 +7,7 @@ use super::WorkPool;
 use super::core::{Core, Parts};
 use super::error::StartError;
 use super::handle::PoolHandle;
+use super::init::InitHook;
 use super::observe::{Callbacks, Observer};
 use super::ready::CrewLimits;
 use super::retry::RetryPolicy;
@@ -23,9 +24,6 @@ const MAX_WORKERS_LIMIT: usize = 100_000;
 
 /// The longest time a setting may name: what is longer is a mistake in the unit.
 const LONGEST_TIME: Duration = Duration::from_secs(366 * 24 * 3_600);
-
-/// What is called before the first worker starts.
-pub(super) type InitHook = Box<dyn FnOnce(&CancelToken) -> Result<(), ExecuteError> + Send>;
 
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
@@ -166,7 +164,7 @@ pub struct WorkPoolBuilder {
     clock: Arc<dyn Clock>,
     settings: Settings,
     callbacks: Callbacks,
-    init_hook: Option<InitHook>,
+    init_hook: Option<Box<dyn InitHook>>,
     handle: PoolHandle,
 }
 
@@ -248,7 +246,12 @@ impl WorkPoolBuilder {
     /// assert_eq!(error.to_string(), "the pool did not start: init_hook: executor: the server is down");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn init_hook(mut self, hook: impl FnOnce(&CancelToken) -> Result<(), ExecuteError> + Send + 'static) -> Self {
+    pub fn init_hook(self, hook: impl FnOnce(&CancelToken) -> Result<(), ExecuteError> + Send + 'static) -> Self {
+        self.init_with(hook)
+    }
+
+    /// The same for a hook that is a type of its own ([`NoInit`](super::NoInit)). A closure would have to say what it takes.
+    pub fn init_with(mut self, hook: impl InitHook) -> Self {
         self.init_hook = Some(Box::new(hook));
         self
     }

@@ -49,6 +49,7 @@ mod follow;
 mod handle;
 mod heartbeat;
 mod inbox;
+mod init;
 mod inside;
 mod judge;
 mod ledger;
@@ -78,13 +79,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use self::builder::InitHook;
 pub use self::builder::WorkPoolBuilder;
 use self::capacity::Right;
 use self::core::Core;
 pub use self::error::{Refusal, StartError, StopError, SubmitError, WaitError};
 pub use self::follow::Messages;
 pub use self::handle::{PoolHandle, SlotPermit, UnitHandle};
+pub use self::init::{InitHook, NoInit};
 pub use self::observe::{Event, Observer};
 pub use self::open_unit::Said;
 use self::ready::Ready;
@@ -135,7 +136,7 @@ const PAUSED: &str = "paused";
 pub struct WorkPool {
     core: Arc<Core>,
     /// What is called before the first worker starts, until it is.
-    init_hook: Mutex<Option<InitHook>>,
+    init_hook: Mutex<Option<Box<dyn InitHook>>>,
     supervisor: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -149,7 +150,7 @@ impl WorkPool {
         WorkPoolBuilder::new(job_id, Box::new(executor), repository.into())
     }
 
-    fn new(core: Arc<Core>, init_hook: Option<InitHook>) -> WorkPool {
+    fn new(core: Arc<Core>, init_hook: Option<Box<dyn InitHook>>) -> WorkPool {
         WorkPool { core, init_hook: Mutex::new(init_hook), supervisor: Mutex::new(None) }
     }
 
@@ -437,7 +438,7 @@ impl fmt::Debug for WorkPool {
 }
 
 /// Registers the pool and starts all its threads but the workers'. Returns the supervisor's.
-fn start_threads(core: &Arc<Core>, hook: Option<InitHook>) -> Result<JoinHandle<()>, StartError> {
+fn start_threads(core: &Arc<Core>, hook: Option<Box<dyn InitHook>>) -> Result<JoinHandle<()>, StartError> {
     let owner = NewOwner::new(Process::this(&core.clock.boot_id()), &core.settings.label);
     let owner = core.repository().register_owner(&owner).or_else(|error| match error.is_passing() {
         true => core.repository().register_owner(&owner),
@@ -469,7 +470,7 @@ fn start_threads(core: &Arc<Core>, hook: Option<InitHook>) -> Result<JoinHandle<
     })
 }
 
-fn start_helpers(core: &Arc<Core>, hook: Option<InitHook>) -> io::Result<Helpers> {
+fn start_helpers(core: &Arc<Core>, hook: Option<Box<dyn InitHook>>) -> io::Result<Helpers> {
     let beat = heartbeat::Beat::first(core);
     Ok(Helpers {
         claimer: spawn(core, "workcrew-claimer", claimer::serve)?,
@@ -480,7 +481,7 @@ fn start_helpers(core: &Arc<Core>, hook: Option<InitHook>) -> io::Result<Helpers
 }
 
 /// Calls the init hook on a thread of its own: the pool can be stopped while it runs.
-fn start_hook(core: &Arc<Core>, hook: Option<InitHook>) -> io::Result<Option<JoinHandle<()>>> {
+fn start_hook(core: &Arc<Core>, hook: Option<Box<dyn InitHook>>) -> io::Result<Option<JoinHandle<()>>> {
     let Some(hook) = hook.filter(|_| core.ready.phase() == PoolPhase::Initializing) else {
         core.ready.hook_ends(Ok(()));
         return Ok(None);
@@ -488,7 +489,7 @@ fn start_hook(core: &Arc<Core>, hook: Option<InitHook>) -> io::Result<Option<Joi
     let call = move |core: &Arc<Core>| {
         inside::enter(core.number);
         let returned =
-            catch_unwind(AssertUnwindSafe(|| hook(&core.init_cancel).map_err(ExecuteError::with_causes_told)));
+            catch_unwind(AssertUnwindSafe(|| hook.init(&core.init_cancel).map_err(ExecuteError::with_causes_told)));
         let returned = returned.unwrap_or_else(|payload| Err(run::panicked(payload)));
         core.ready.hook_ends(returned.map_err(|error| format!("init_hook: {error}")));
     };
