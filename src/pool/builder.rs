@@ -11,6 +11,7 @@ use super::init::InitHook;
 use super::observe::{Callbacks, Observer};
 use super::ready::CrewLimits;
 use super::retry::RetryPolicy;
+use super::runtime::{Threads, WorkerRuntime};
 use super::scaling::Scaling;
 use crate::attempt::Failure;
 use crate::clock::{Clock, SystemClock};
@@ -160,6 +161,7 @@ pub(super) fn max_workers_problem(max_workers: usize) -> Option<String> {
 pub struct WorkPoolBuilder {
     job_id: JobId,
     executor: Box<dyn Executor>,
+    runtime: Box<dyn WorkerRuntime>,
     repository: Arc<dyn Repository>,
     clock: Arc<dyn Clock>,
     settings: Settings,
@@ -173,6 +175,7 @@ impl WorkPoolBuilder {
         WorkPoolBuilder {
             job_id,
             executor,
+            runtime: Box::new(Threads),
             repository,
             clock: Arc::new(SystemClock),
             settings: Settings::default(),
@@ -253,6 +256,12 @@ impl WorkPoolBuilder {
     /// The same for a hook that is a type of its own ([`NoInit`](super::NoInit)). A closure would have to say what it takes.
     pub fn init_with(mut self, hook: impl InitHook) -> Self {
         self.init_hook = Some(Box::new(hook));
+        self
+    }
+
+    /// Where workers live ([`Threads`]).
+    pub fn worker_runtime(mut self, runtime: impl WorkerRuntime) -> Self {
+        self.runtime = Box::new(runtime);
         self
     }
 
@@ -385,6 +394,7 @@ impl WorkPoolBuilder {
             settings: self.settings,
             job,
             executor: self.executor,
+            runtime: self.runtime,
             repository: self.repository,
             clock: self.clock,
             callbacks: self.callbacks,

@@ -21,9 +21,10 @@
 //! # The life of a worker
 //!
 //! Started with the pool in batches, or when it is needed (`crew`, `scaling`), its thread first calls
-//! [`Executor::start_worker`] (`slot`). Then it takes one unit after the other (`cell`), until it was idle for too
+//! [`Executor::start_worker`] (`slot`), through the [`WorkerRuntime`] as every call of the executor for a worker. Then it takes one unit after the other (`cell`), until it was idle for too
 //! long, is worn out or one too many, or the pool stops. If its executor panics, or says that it is broken, it is tainted: it takes
-//! nothing more, its unit is resolved, and another worker takes its place, or itself after a rest.
+//! nothing more, its unit is resolved, and another worker takes its place, or itself after a rest. When it has ended, the reporter
+//! calls [`Executor::end_worker`].
 //!
 //! # Threads
 //!
@@ -65,6 +66,7 @@ mod registry;
 mod reporter;
 mod retry;
 mod run;
+mod runtime;
 mod scaling;
 mod slot;
 mod stats;
@@ -91,6 +93,7 @@ pub use self::open_unit::Said;
 use self::ready::Ready;
 pub use self::ready::{Completion, Stop};
 pub use self::retry::{AfterCrash, RetryPolicy};
+pub use self::runtime::{Threads, WorkerRuntime};
 pub use self::scaling::Scaling;
 pub use self::stats::{Activity, PoolPhase, PoolStats, QueueState, Summary, WorkerView};
 use self::supervisor::Helpers;
