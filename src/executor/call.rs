@@ -12,6 +12,7 @@ use crate::conversation::Message;
 use crate::lease::Claim;
 use crate::money::Charge;
 use crate::unit::WorkUnit;
+use crate::worker::WorkerId;
 
 /// Takes what an execution tells while it runs.
 pub(crate) trait Recorder: Sync {
@@ -64,6 +65,11 @@ impl<'a> Call<'a> {
     /// The unit, as it was when it was claimed.
     pub fn unit(&self) -> &'a WorkUnit {
         &self.claim.unit
+    }
+
+    /// The worker that does it.
+    pub fn worker_id(&self) -> &'a WorkerId {
+        &self.claim.lease.worker_id
     }
 
     /// What is to be sent, rendered if there was something to render.

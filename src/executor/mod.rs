@@ -47,7 +47,8 @@ pub trait Executor: Send + Sync + 'static {
     /// The error says what should follow: another attempt, a pause of the whole pool, or nothing.
     fn execute(&self, call: &Call<'_>) -> Result<WorkResult, ExecuteError>;
 
-    /// Brings a worker up, on its own thread, before its first unit and again after a crash (nothing to do).
+    /// Brings a worker up, on its own thread, before its first unit and again after a crash or when its thread was left behind
+    /// (nothing to do). What it had before is of no use then.
     ///
     /// An error means that the worker cannot work, and so does not returning within the pool's
     /// [`startup_timeout`](crate::WorkPoolBuilder::startup_timeout), which the token tells of. A worker that did not come up is tried
@@ -67,6 +68,20 @@ pub trait Executor: Send + Sync + 'static {
     fn capacity(&self, worker_id: &WorkerId) -> Option<u32> {
         let _ = worker_id;
         None
+    }
+
+    /// A worker has ended, whatever the reason, and takes nothing more (nothing to do). What it had can be given back.
+    ///
+    /// Called once for each worker for which [`start_worker`](Executor::start_worker) was called, also if that failed. A worker that is
+    /// brought up again has not ended.
+    ///
+    /// A call that was left behind may still be in progress, or about to begin, on another thread. To `start_worker` its token has said
+    /// so by then: who looks at that after it has put away what it made, under the same lock under which it is taken out here, leaves nothing.
+    ///
+    /// It should return soon, for it is called on the one thread of the pool that tells of what happened without a worker.
+    /// Another worker may have taken the place meanwhile. A pool waits for it when it stops, unless that is for nobody.
+    fn end_worker(&self, worker_id: &WorkerId) {
+        let _ = worker_id;
     }
 
     /// What it is called in the records.

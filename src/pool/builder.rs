@@ -8,9 +8,11 @@ use super::capacity::{CapacityStrategy, WORKER_CAPACITY_LIMIT};
 use super::core::{Core, Parts};
 use super::error::StartError;
 use super::handle::PoolHandle;
+use super::init::InitHook;
 use super::observe::{Callbacks, Observer};
 use super::ready::CrewLimits;
 use super::retry::RetryPolicy;
+use super::runtime::{Threads, WorkerRuntime};
 use super::scaling::Scaling;
 use crate::attempt::Failure;
 use crate::clock::{Clock, SystemClock};
@@ -24,9 +26,6 @@ const MAX_WORKERS_LIMIT: usize = 100_000;
 
 /// The longest time a setting may name: what is longer is a mistake in the unit.
 const LONGEST_TIME: Duration = Duration::from_secs(366 * 24 * 3_600);
-
-/// What is called before the first worker starts.
-pub(super) type InitHook = Box<dyn FnOnce(&CancelToken) -> Result<(), ExecuteError> + Send>;
 
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
@@ -195,11 +194,12 @@ pub(super) fn max_workers_problem(max_workers: usize) -> Option<String> {
 pub struct WorkPoolBuilder {
     job_id: JobId,
     executor: Box<dyn Executor>,
+    runtime: Box<dyn WorkerRuntime>,
     repository: Arc<dyn Repository>,
     clock: Arc<dyn Clock>,
     settings: Settings,
     callbacks: Callbacks,
-    init_hook: Option<InitHook>,
+    init_hook: Option<Box<dyn InitHook>>,
     handle: PoolHandle,
 }
 
@@ -208,6 +208,7 @@ impl WorkPoolBuilder {
         WorkPoolBuilder {
             job_id,
             executor,
+            runtime: Box::new(Threads),
             repository,
             clock: Arc::new(SystemClock),
             settings: Settings::default(),
@@ -325,8 +326,19 @@ impl WorkPoolBuilder {
     /// assert_eq!(error.to_string(), "the pool did not start: init_hook: executor: the server is down");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn init_hook(mut self, hook: impl FnOnce(&CancelToken) -> Result<(), ExecuteError> + Send + 'static) -> Self {
+    pub fn init_hook(self, hook: impl FnOnce(&CancelToken) -> Result<(), ExecuteError> + Send + 'static) -> Self {
+        self.init_with(hook)
+    }
+
+    /// The same for a hook that is a type of its own ([`NoInit`](super::NoInit)). A closure would have to say what it takes.
+    pub fn init_with(mut self, hook: impl InitHook) -> Self {
         self.init_hook = Some(Box::new(hook));
+        self
+    }
+
+    /// Where workers live ([`Threads`]).
+    pub fn worker_runtime(mut self, runtime: impl WorkerRuntime) -> Self {
+        self.runtime = Box::new(runtime);
         self
     }
 
@@ -459,6 +471,7 @@ impl WorkPoolBuilder {
             settings: self.settings,
             job,
             executor: self.executor,
+            runtime: self.runtime,
             repository: self.repository,
             clock: self.clock,
             callbacks: self.callbacks,

@@ -19,6 +19,7 @@ use super::open_unit::OpenUnit;
 use super::ready::{Coming, Ready};
 use super::registry::Registry;
 use super::reporter::Report;
+use super::runtime::WorkerRuntime;
 use super::stats::Summary;
 use super::timers::due_ms;
 use super::{claimer, inside, slot};
@@ -43,6 +44,7 @@ pub(super) struct Core {
     pub(super) settings: Settings,
     pub(super) job: Job,
     pub(super) executor: Box<dyn Executor>,
+    pub(super) runtime: Box<dyn WorkerRuntime>,
     pub(super) provenance: Provenance,
     repository: Arc<dyn Repository>,
     pub(super) clock: Arc<dyn Clock>,
@@ -50,7 +52,7 @@ pub(super) struct Core {
     pub(super) registry: Registry,
     pub(super) ready: Ready,
     pub(super) heartbeat: Nudge,
-    /// Outcomes for the reporter. At most as many wait as the pool has open units.
+    /// Outcomes for the reporter. At most as many wait as the pool has open units, and a few for each worker.
     pub(super) reports: Mailbox<Report>,
     owner: OnceLock<OwnerId>,
     runs: AtomicU64,
@@ -81,6 +83,7 @@ pub(super) struct Parts {
     pub(super) settings: Settings,
     pub(super) job: Job,
     pub(super) executor: Box<dyn Executor>,
+    pub(super) runtime: Box<dyn WorkerRuntime>,
     pub(super) repository: Arc<dyn Repository>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) callbacks: Callbacks,
@@ -108,6 +111,7 @@ impl Core {
             settings: parts.settings,
             job: parts.job,
             executor: parts.executor,
+            runtime: parts.runtime,
             repository: parts.repository,
             clock: parts.clock,
             callbacks: parts.callbacks,

@@ -21,9 +21,10 @@
 //! # The life of a worker
 //!
 //! Started with the pool in batches, or when it is needed (`crew`, `scaling`), its thread first calls
-//! [`Executor::start_worker`] (`slot`). Then it takes one unit after the other (`cell`), until it was idle for too
+//! [`Executor::start_worker`] (`slot`), through the [`WorkerRuntime`] as every call of the executor for a worker. Then it takes one unit after the other (`cell`), until it was idle for too
 //! long, is worn out or one too many, or the pool stops. If its executor panics, or says that it is broken, it is tainted: it takes
-//! nothing more, its unit is resolved, and another worker takes its place, or itself after a rest.
+//! nothing more, its unit is resolved, and another worker takes its place, or itself after a rest. When it has ended, the reporter
+//! calls [`Executor::end_worker`].
 //!
 //! # Threads
 //!
@@ -49,6 +50,7 @@ mod follow;
 mod handle;
 mod heartbeat;
 mod inbox;
+mod init;
 mod inside;
 mod judge;
 mod ledger;
@@ -65,6 +67,7 @@ mod registry;
 mod reporter;
 mod retry;
 mod run;
+mod runtime;
 mod scaling;
 mod sessions;
 mod slot;
@@ -80,7 +83,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use self::builder::InitHook;
 pub use self::builder::WorkPoolBuilder;
 pub use self::capacity::CapacityStrategy;
 use self::capacity::Right;
@@ -88,11 +90,13 @@ use self::core::Core;
 pub use self::error::{Refusal, StartError, StopError, SubmitError, WaitError};
 pub use self::follow::Messages;
 pub use self::handle::{PoolHandle, SlotPermit, UnitHandle};
+pub use self::init::{InitHook, NoInit};
 pub use self::observe::{Event, Observer};
 pub use self::open_unit::Said;
 use self::ready::Ready;
 pub use self::ready::{Completion, Stop};
 pub use self::retry::{AfterCrash, RetryPolicy};
+pub use self::runtime::{Threads, WorkerRuntime};
 pub use self::scaling::Scaling;
 pub use self::stats::{Activity, PoolPhase, PoolStats, QueueState, Summary, WorkerView};
 use self::supervisor::Helpers;
@@ -138,7 +142,7 @@ const PAUSED: &str = "paused";
 pub struct WorkPool {
     core: Arc<Core>,
     /// What is called before the first worker starts, until it is.
-    init_hook: Mutex<Option<InitHook>>,
+    init_hook: Mutex<Option<Box<dyn InitHook>>>,
     supervisor: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -152,7 +156,7 @@ impl WorkPool {
         WorkPoolBuilder::new(job_id, Box::new(executor), repository.into())
     }
 
-    fn new(core: Arc<Core>, init_hook: Option<InitHook>) -> WorkPool {
+    fn new(core: Arc<Core>, init_hook: Option<Box<dyn InitHook>>) -> WorkPool {
         WorkPool { core, init_hook: Mutex::new(init_hook), supervisor: Mutex::new(None) }
     }
 
@@ -440,7 +444,7 @@ impl fmt::Debug for WorkPool {
 }
 
 /// Registers the pool and starts all its threads but the workers'. Returns the supervisor's.
-fn start_threads(core: &Arc<Core>, hook: Option<InitHook>) -> Result<JoinHandle<()>, StartError> {
+fn start_threads(core: &Arc<Core>, hook: Option<Box<dyn InitHook>>) -> Result<JoinHandle<()>, StartError> {
     let owner = NewOwner::new(Process::this(&core.clock.boot_id()), &core.settings.label);
     let owner = core.repository().register_owner(&owner).or_else(|error| match error.is_passing() {
         true => core.repository().register_owner(&owner),
@@ -472,7 +476,7 @@ fn start_threads(core: &Arc<Core>, hook: Option<InitHook>) -> Result<JoinHandle<
     })
 }
 
-fn start_helpers(core: &Arc<Core>, hook: Option<InitHook>) -> io::Result<Helpers> {
+fn start_helpers(core: &Arc<Core>, hook: Option<Box<dyn InitHook>>) -> io::Result<Helpers> {
     let beat = heartbeat::Beat::first(core);
     Ok(Helpers {
         claimer: spawn(core, "workcrew-claimer", claimer::serve)?,
@@ -483,7 +487,7 @@ fn start_helpers(core: &Arc<Core>, hook: Option<InitHook>) -> io::Result<Helpers
 }
 
 /// Calls the init hook on a thread of its own: the pool can be stopped while it runs.
-fn start_hook(core: &Arc<Core>, hook: Option<InitHook>) -> io::Result<Option<JoinHandle<()>>> {
+fn start_hook(core: &Arc<Core>, hook: Option<Box<dyn InitHook>>) -> io::Result<Option<JoinHandle<()>>> {
     let Some(hook) = hook.filter(|_| core.ready.phase() == PoolPhase::Initializing) else {
         core.ready.hook_ends(Ok(()));
         return Ok(None);
@@ -491,7 +495,7 @@ fn start_hook(core: &Arc<Core>, hook: Option<InitHook>) -> io::Result<Option<Joi
     let call = move |core: &Arc<Core>| {
         inside::enter(core.number);
         let returned =
-            catch_unwind(AssertUnwindSafe(|| hook(&core.init_cancel).map_err(ExecuteError::with_causes_told)));
+            catch_unwind(AssertUnwindSafe(|| hook.init(&core.init_cancel).map_err(ExecuteError::with_causes_told)));
         let returned = returned.unwrap_or_else(|payload| Err(run::panicked(payload)));
         core.ready.hook_ends(returned.map_err(|error| format!("init_hook: {error}")));
     };

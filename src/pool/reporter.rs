@@ -1,4 +1,5 @@
-//! The reporter: runs callbacks for outcomes that no worker brought about, and closes attempts that have no thread to do it.
+//! The reporter: runs callbacks for outcomes that no worker brought about, tells of workers that have ended, and closes attempts that
+//! have no thread to do it.
 
 use std::sync::Arc;
 
@@ -7,6 +8,7 @@ use super::close::patiently;
 use super::core::Core;
 use super::execution::Execution;
 use super::ledger::Left;
+use super::lock::assert_none_held;
 use super::observe::Event;
 use super::open_unit::OpenUnit;
 use super::{inside, panics, run, slot};
@@ -23,6 +25,8 @@ pub(super) enum Report {
     Close { cell: Arc<WorkerCell>, execution: Arc<Execution> },
     /// A worker did not come up in time.
     StartFailed { worker_id: WorkerId, reason: String },
+    /// A worker has ended, of which the executor is to hear.
+    EndWorker { worker_id: WorkerId },
     /// A worker has ended.
     WorkerEnded { worker_id: WorkerId, has_crashed: bool },
     /// There will be no more.
@@ -63,6 +67,10 @@ fn tell(core: &Core, report: Report) {
         }
         Report::StartFailed { worker_id, reason } => {
             core.callbacks.tell_of(|| Event::WorkerStartFailed { worker_id: &worker_id, reason: &reason });
+        }
+        Report::EndWorker { worker_id } => {
+            assert_none_held();
+            panics::contain("end_worker", || core.runtime.end_worker(&*core.executor, &worker_id));
         }
         Report::WorkerEnded { worker_id, has_crashed } => {
             core.callbacks.tell_of(|| Event::WorkerEnded { worker_id: &worker_id, has_crashed });

@@ -184,7 +184,7 @@ fn execute(core: &Core, cell: &WorkerCell, execution: &Execution) -> End {
     fault::point("execute", Stage::Before);
     assert_none_held();
     // Its error is the user's code too.
-    let execute = || core.executor.execute(&call).map_err(ExecuteError::with_causes_told);
+    let execute = || core.runtime.execute(&*core.executor, &call).map_err(ExecuteError::with_causes_told);
     // Whoever was asked to stop before may have been given up, and the unit may run elsewhere.
     let outcome = match execution.cancel.is_cancelled() {
         true => Ok(Err(ExecuteError::retry("it was asked to stop before it began"))),

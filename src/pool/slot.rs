@@ -79,6 +79,7 @@ pub(super) fn late_start(core: &Arc<Core>, number: WorkerNumber, start: Option<u
             end_row(core, &cell);
             forget_later(core, &cell);
             core.report(Report::StartFailed { worker_id: cell.id.clone(), reason: message });
+            announce_end(core, &cell);
         }
         LateStart::WithUnit { run, cancel } => {
             cancel.cancel(reason);
@@ -91,10 +92,15 @@ pub(super) fn late_start(core: &Arc<Core>, number: WorkerNumber, start: Option<u
 /// Leaves a thread of a worker behind that does not come back from its executor, and lets another one go on in its place.
 pub(super) fn replace(core: &Arc<Core>, cell: &Arc<WorkerCell>, run: u64) {
     let inbox = Inbox::new();
+    let start = cell.start_token();
     match cell.abandon(&core.ready, run, core.settings.max_abandoned, &inbox) {
         Abandoned::No => {}
         Abandoned::Stuck(execution) => close_elsewhere(core, cell, execution),
         Abandoned::Replace { lane, generation, execution } => {
+            // Taken from a thread that was still on its way up, the unit takes its worker with it.
+            if let Some(cancel) = start.filter(|_| lane == LaneNumber::FIRST) {
+                cancel.cancel(execution.cancel.reason().unwrap_or(CancelReason::TimedOut));
+            }
             let first = Task::Close(Arc::clone(&execution));
             if let Err(error) = spawn(core, cell, Thread { lane, generation, inbox }, Some(first)) {
                 log::error!("worker {}: no thread to go on with: {error}", cell.id);
@@ -189,8 +195,9 @@ impl Slot<'_> {
     /// Brings the worker up. If it cannot work although a unit is on its way to it, the error is kept for that.
     fn bring_up(&self) -> Result<Ran, ExecuteError> {
         let Slot { core, cell, generation, .. } = *self;
-        let Some(cancel) = cell.start_token() else { return self.too_late() };
-        let start = || core.executor.start_worker(&cell.id, &cancel).map_err(ExecuteError::with_causes_told);
+        let Some(cancel) = cell.announce(generation) else { return self.too_late() };
+        let start = || core.runtime.start_worker(&*core.executor, &cell.id, &cancel);
+        let start = || start().map_err(ExecuteError::with_causes_told);
         let started = catch_unwind(AssertUnwindSafe(start)).unwrap_or_else(|payload| Err(run::panicked(payload)));
         let records_itself = cell.records_itself();
         let started = started.and_then(|()| if records_itself { self.store_up_surely() } else { Ok(()) });
@@ -311,7 +318,18 @@ pub(super) fn end(core: &Core, cell: &WorkerCell) {
     core.ready.report_sent();
     core.ready.thread_ends(cell.end(&core.ready));
     forget_later(core, cell);
+    announce_end(core, cell);
     core.reports.put(Report::WorkerEnded { worker_id: cell.id.clone(), has_crashed: cell.has_crashed() });
+}
+
+/// The reporter tells the executor of the end of a worker that it was asked to bring up, once. Whoever does that still is told before.
+fn announce_end(core: &Core, cell: &WorkerCell) {
+    if let Some(cancel) = cell.start_token() {
+        cancel.cancel(CancelReason::Shutdown);
+    }
+    if cell.take_announced() {
+        core.report(Report::EndWorker { worker_id: cell.id.clone() });
+    }
 }
 
 fn forget_later(core: &Core, cell: &WorkerCell) {
@@ -428,6 +446,7 @@ pub(super) fn resolve_capacity(core: &Core, cell: &WorkerCell) {
     if !cell.ask_capacity() {
         return;
     }
-    let asked = panics::contain("an executor's capacity", || core.executor.capacity(&cell.id)).flatten();
+    let asked =
+        panics::contain("an executor's capacity", || core.runtime.capacity(&*core.executor, &cell.id)).flatten();
     cell.widen(&core.ready, core.settings.capacity_of(asked));
 }

@@ -162,6 +162,8 @@ impl Stopping {
         for unit in core.ready.leave_all() {
             unit.leave(Left::Pending);
         }
+        // Whoever did not come up a moment ago has yet to send word of it.
+        join(core.ready.ended_threads());
         core.end_helpers();
         join([helpers.claimer, helpers.heartbeat]);
         if !core.ready.leave_hook_behind() {

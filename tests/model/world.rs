@@ -10,9 +10,9 @@ use workcrew::audit::verify::Verify;
 use workcrew::clock::{Clock, ManualClock};
 use workcrew::repository::{By, CancelAnswer};
 use workcrew::{
-    Archive, Call, ExecuteError, Executor, JobId, MemoryRepository, NewJob, NewUnit, PoolPhase, PoolStats, Refusal,
-    Repository, RepositoryError, RetryPolicy, SubmitError, Summary, UnitHandle, UnitStatus, WaitError, WorkPool,
-    WorkPoolBuilder, WorkResult, WorkerStatus,
+    Archive, Call, CancelToken, ExecuteError, Executor, JobId, MemoryRepository, NewJob, NewUnit, PoolPhase, PoolStats,
+    Refusal, Repository, RepositoryError, RetryPolicy, SubmitError, Summary, UnitHandle, UnitStatus, WaitError,
+    WorkPool, WorkPoolBuilder, WorkResult, WorkerId, WorkerRuntime, WorkerStatus,
 };
 
 /// Longer than anything: here no time passes by itself.
@@ -84,6 +84,56 @@ pub(crate) struct World {
     told: Arc<Mutex<BTreeMap<String, Vec<UnitStatus>>>>,
     /// Units that were cancelled while nobody executed them, perhaps after the pool had let go of them.
     cancelled_waiting: Arc<Mutex<BTreeSet<String>>>,
+    roll: Roll,
+}
+
+/// Which workers were brought up, and which of them have ended.
+#[derive(Clone, Default)]
+struct Roll(Arc<Mutex<BTreeMap<WorkerId, Entry>>>);
+
+#[derive(Default)]
+struct Entry {
+    /// While it is on its way up.
+    start: Option<CancelToken>,
+    starts: usize,
+    ends: usize,
+    /// Whether it ended on its way up, of which nothing was said to it before.
+    is_surprised: bool,
+}
+
+impl WorkerRuntime for Roll {
+    fn start_worker(
+        &self,
+        executor: &dyn Executor,
+        worker_id: &WorkerId,
+        cancel: &CancelToken,
+    ) -> Result<(), ExecuteError> {
+        let change = |change: &dyn Fn(&mut Entry)| change(self.0.lock().unwrap().entry(worker_id.clone()).or_default());
+        change(&|entry| (entry.start, entry.starts) = (Some(cancel.clone()), entry.starts + 1));
+        let started = executor.start_worker(worker_id, cancel);
+        change(&|entry| entry.start = None);
+        started
+    }
+
+    fn end_worker(&self, executor: &dyn Executor, worker_id: &WorkerId) {
+        executor.end_worker(worker_id);
+        let start = self.0.lock().unwrap().get(worker_id).and_then(|entry| entry.start.clone());
+        let is_surprised = start.is_some_and(|cancel| !cancel.is_cancelled());
+        let mut roll = self.0.lock().unwrap();
+        let entry = roll.entry(worker_id.clone()).or_default();
+        entry.ends += 1;
+        entry.is_surprised |= is_surprised && entry.start.is_some();
+    }
+}
+
+impl Roll {
+    /// Whoever was brought up, or was to be, has ended once.
+    fn assert_ended(&self) {
+        for (worker, entry) in &*self.0.lock().unwrap() {
+            assert!(entry.starts > 0, "{worker}");
+            assert_eq!((entry.ends, entry.is_surprised), (1, false), "{worker}");
+        }
+    }
 }
 
 impl World {
@@ -91,7 +141,8 @@ impl World {
         let clock = ManualClock::new();
         let repository = MemoryRepository::with_clock(clock.clone());
         let job = repository.create_job(&NewJob::named("model")).unwrap().id;
-        World { repository, job, clock, told: Arc::default(), cancelled_waiting: Arc::default() }
+        let roll = Roll::default();
+        World { repository, job, clock, told: Arc::default(), cancelled_waiting: Arc::default(), roll }
     }
 
     /// See [`staffed`](World::staffed). Its workers need not be brought up.
@@ -114,6 +165,7 @@ impl World {
             .heartbeat(LONG)
             .reservation(LONG)
             .startup_timeout(100 * LONG)
+            .worker_runtime(self.roll.clone())
             .on_unit_complete(move |unit, _| completed(unit.id.as_str(), unit.status))
             .on_unit_failed(move |unit, _| failed(unit.id.as_str(), unit.status))
             .on_unit_cancelled(move |unit| cancelled(unit.id.as_str(), unit.status))
@@ -234,6 +286,7 @@ impl World {
             thread::yield_now();
         }
         self.assert_told(&resolved);
+        self.roll.assert_ended();
         let verification = Verify::new().run(&self.repository).unwrap();
         assert!(verification.is_clean(), "{verification}");
     }

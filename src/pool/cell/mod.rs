@@ -59,6 +59,8 @@ struct WorkerState {
     /// While it is on its way up.
     start: Option<Starting>,
     starts_ever: u64,
+    /// Whether the executor was asked to bring it up, and has yet to hear of its end.
+    is_announced: bool,
     /// When it began to come up, by the pool's clock: it is as good as new after that.
     born_ms: i64,
     /// How many units it was given.
@@ -170,6 +172,7 @@ impl WorkerCell {
             has_row: false,
             start: None,
             starts_ever: 0,
+            is_announced: false,
             born_ms: 0,
             units: 0,
             has_crashed: false,

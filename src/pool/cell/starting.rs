@@ -48,6 +48,21 @@ impl WorkerCell {
         self.state.lock().start.as_ref().map(|start| start.cancel.clone())
     }
 
+    /// Its thread is about to ask the executor to bring it up, who is to hear of its end from now on. Returns what asks it to give up;
+    /// `None` if it is up, or no longer wanted.
+    pub(in crate::pool) fn announce(&self, generation: u64) -> Option<CancelToken> {
+        let mut state = self.state.lock();
+        let start = state.start.as_ref().filter(|_| state.first_generation() == generation)?;
+        let cancel = start.cancel.clone();
+        state.is_announced = true;
+        Some(cancel)
+    }
+
+    /// It has ended: whether the executor is to hear of that, which is said once.
+    pub(in crate::pool) fn take_announced(&self) -> bool {
+        std::mem::take(&mut self.state.lock().is_announced)
+    }
+
     /// It says that it can work, and how many units it can have in hand if that is known. That counts only while it is on its way up. Says
     /// where it is in its life now; `None` if it does not count.
     pub(in crate::pool) fn came_up(
@@ -198,6 +213,21 @@ mod tests {
         cell.end(&ready);
         assert!(cell.came_up(&ready, 0, None, 0).is_none() && !takes(&cell));
         assert_eq!(cell.status(), WorkerStatus::Terminated);
+    }
+
+    #[test]
+    fn who_was_asked_to_bring_it_up_hears_once_of_its_end() {
+        // 001-F90
+        let ready = ready(1);
+        let cell = WorkerCell::new(WorkerNumber(1), Inbox::new(), Birth::Ahead);
+        cell.begin_start(&ready, 0, 1_000);
+        assert!(cell.announce(1).is_none() && !cell.take_announced(), "another thread than the one behind it");
+        assert!(cell.announce(0).is_some());
+        cell.came_up(&ready, 0, None, 0);
+        assert!(cell.announce(0).is_none(), "it is up already");
+        cell.begin_start(&ready, 0, 1_000);
+        assert!(cell.announce(0).is_some());
+        assert!(cell.take_announced() && !cell.take_announced(), "however often it was brought up");
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod queue;
 mod queue_again;
 mod queue_timeouts;
 mod retries;
+mod runtimes;
 mod scaling;
 mod settings;
 mod slots;

@@ -62,7 +62,7 @@ impl Executor for Part {
         let (steps, told) = unbounded::<Step>();
         let played = Played {
             id: call.unit().id.to_string(),
-            worker: call.unit().worker_id.as_ref().expect("a unit that runs has a worker").to_string(),
+            worker: call.worker_id().to_string(),
             prompt: call.prompt().to_owned(),
             attempt_number: call.attempt_number(),
             timeout: call.timeout(),

@@ -8,8 +8,8 @@ use crossbeam_channel::{Receiver, unbounded};
 use workcrew::executor::CancelReason;
 use workcrew::testing::Gate;
 use workcrew::{
-    Archive, Completion, ExecuteError, NewUnit, PoolPhase, Refusal, Scaling, StartError, Stop, UnitStatus, WaitError,
-    WorkPool, WorkPoolBuilder, WorkResult, WorkerStatus,
+    Archive, CancelToken, Completion, ExecuteError, InitHook, NewUnit, NoInit, PoolPhase, Refusal, Scaling, StartError,
+    Stop, UnitStatus, WaitError, WorkPool, WorkPoolBuilder, WorkResult, WorkerStatus,
 };
 
 use super::stage::{Upcoming, stage_and_starts};
@@ -103,6 +103,34 @@ fn the_hook_is_called_before_the_first_worker_and_nobody_waits_for_it() {
     drop(stage.next());
     pool.stop(Stop::Drain).unwrap();
     assert!(called.is_empty(), "once");
+    world.assert_clean();
+}
+
+#[test]
+fn a_hook_can_be_a_type_of_its_own() {
+    // 001-F92
+    struct Telling(crossbeam_channel::Sender<String>);
+    impl InitHook for Telling {
+        fn init(self: Box<Self>, _: &CancelToken) -> Result<(), ExecuteError> {
+            self.0.send(thread::current().name().unwrap_or_default().to_owned())?;
+            Ok(())
+        }
+    }
+    let world = World::new();
+    let (tell, told) = unbounded();
+    let hooks: [fn(WorkPoolBuilder, Telling) -> WorkPoolBuilder; 3] = [
+        |builder, hook| builder.init_with(hook),
+        |builder, hook| builder.init_with(move |cancel: &CancelToken| Box::new(hook).init(cancel)),
+        |builder, _| builder.init_with(NoInit),
+    ];
+    for with_hook in hooks {
+        let (part, _stage, starts) = stage_and_starts();
+        let pool = with_hook(world.pool(part), Telling(tell.clone())).start().unwrap();
+        drop(next(&starts));
+        pool.await_init_complete().unwrap();
+        pool.stop(Stop::Drain).unwrap();
+    }
+    assert_eq!(told.try_iter().collect::<Vec<_>>(), ["workcrew-init", "workcrew-init"]);
     world.assert_clean();
 }
 
