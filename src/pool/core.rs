@@ -275,7 +275,7 @@ impl Core {
 
     /// The unit of an execution waits for its next attempt, here or, if the pool stops, for anybody.
     pub(super) fn wait_until(&self, execution: &Execution, until_ms: i64) {
-        if !self.ready.wait_until(execution.claim.lease.attempt(), until_ms) {
+        if !self.ready.wait_until(execution.claim.lease.attempt(), until_ms, self.now_ms()) {
             execution.unit.leave(super::ledger::Left::Pending);
         }
     }

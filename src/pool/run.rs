@@ -101,6 +101,7 @@ pub(super) fn close_stuck(core: &Core, cell: &WorkerCell, execution: &Arc<Execut
     tell_abandoned(core, &cell.id, execution, false);
     let end = end_of_abandoned(core, execution);
     let settled = close(core, cell, Closer::Reporter, execution, end);
+    wait_if_open(core, execution, &settled);
     if settled.is_thread_back {
         slot::free_stuck(core, cell, execution);
     } else {
@@ -238,7 +239,10 @@ pub(super) fn panicked(payload: Box<dyn Any + Send>) -> ExecuteError {
 }
 
 /// Frees the slot, and only then lets go of the unit: whoever waited for it finds room, also where its worker ends with it.
+///
+/// A unit that is to be tried again stands in line before that: the place goes to whoever is first.
 fn free_then_tell(slot: &Slot<'_>, execution: &Execution, after: After, settled: Settled) -> Ran {
+    wait_if_open(slot.core, execution, &settled);
     let mut ran = slot::free(slot.core, slot.cell, execution, after);
     if ran == Ran::Retiring && !slot.is_replaced() {
         slot::end(slot.core, slot.cell);
@@ -248,14 +252,18 @@ fn free_then_tell(slot: &Slot<'_>, execution: &Execution, after: After, settled:
     ran
 }
 
+/// What is to be tried again waits for its time.
+fn wait_if_open(core: &Core, execution: &Execution, settled: &Settled) {
+    if settled.left.is_none() {
+        core.wait_until(execution, settled.until_ms.unwrap_or_else(|| core.now_ms()));
+    }
+}
+
+/// When all units are closed, all who wait for one of them know.
 fn tell_settled(core: &Core, execution: &Execution, settled: Settled) {
-    match settled {
-        Settled { left: Some(left), .. } => {
-            // When all units are closed, all who wait for one of them know.
-            execution.unit.leave(left);
-            core.ready.unit_closes(execution.claim.lease.unit, &execution.unit);
-        }
-        Settled { until_ms, .. } => core.wait_until(execution, until_ms.unwrap_or_else(|| core.now_ms())),
+    if let Some(left) = settled.left {
+        execution.unit.leave(left);
+        core.ready.unit_closes(execution.claim.lease.unit, &execution.unit);
     }
 }
 

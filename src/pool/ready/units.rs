@@ -212,10 +212,17 @@ impl Ready {
     }
 
     /// A unit waits for its time after an attempt; `false` if the pool is stopping, and so it has left.
-    pub(in crate::pool) fn wait_until(&self, after: AttemptKey, until_ms: i64) -> bool {
+    pub(in crate::pool) fn wait_until(&self, after: AttemptKey, until_ms: i64, now_ms: i64) -> bool {
         self.change(|state, wake| {
-            // Whoever made it leave meanwhile tells of it.
-            !state.ledger.wait_after(after.unit, after.number, until_ms) || state.waits(after, until_ms, wake)
+            if !state.ledger.wait_after(after.unit, after.number, until_ms) {
+                // Whoever made it leave meanwhile tells of it.
+                return true;
+            }
+            if until_ms <= now_ms && state.is_open() {
+                wake.settled = state.hold.is_some();
+                return state.ledger.fall_due(after.unit, now_ms);
+            }
+            state.waits(after, until_ms, wake)
         })
     }
 
