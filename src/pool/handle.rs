@@ -214,10 +214,10 @@ impl PoolHandle {
         unit: impl Into<NewUnit>,
         prompt: impl Into<Prompt>,
     ) -> Result<UnitHandle, SubmitError> {
-        let unit = unit.into();
+        let (unit, prompt) = (unit.into(), prompt.into());
         match self.core() {
-            Some(core) => submit::submit(&core, Right::Thread(thread::current().id()), unit, prompt.into()),
-            None => Err(SubmitError { unit: Box::new(unit), reason: Refusal::Stopped }),
+            Some(core) => submit::submit(&core, Right::Thread(thread::current().id()), unit, prompt),
+            None => Err(SubmitError::unseen(unit, prompt, Refusal::Stopped)),
         }
     }
 
@@ -230,10 +230,10 @@ impl PoolHandle {
     ///
     /// As there.
     pub fn enqueue(&self, unit: impl Into<NewUnit>, prompt: impl Into<Prompt>) -> Result<UnitHandle, SubmitError> {
-        let unit = unit.into();
+        let (unit, prompt) = (unit.into(), prompt.into());
         match self.core() {
-            Some(core) => enqueue::enqueue(&core, unit, prompt.into()),
-            None => Err(SubmitError { unit: Box::new(unit), reason: Refusal::Stopped }),
+            Some(core) => enqueue::enqueue(&core, unit, prompt),
+            None => Err(SubmitError::unseen(unit, prompt, Refusal::Stopped)),
         }
     }
 
