@@ -62,6 +62,8 @@ mod queue;
 mod ready;
 mod registry;
 mod reporter;
+#[cfg_attr(not(test), expect(dead_code, reason = "no pool asks yet where a session lives"))]
+mod residence;
 mod retry;
 mod run;
 mod scaling;
