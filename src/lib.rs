@@ -44,9 +44,9 @@ pub use job::{Job, JobId, NewJob};
 pub use lease::{Claim, Lease, NewOwner, Owner, OwnerId};
 pub use money::{Charge, Cost, Money, Price, Tokens};
 pub use pool::{
-    Activity, AfterCrash, Completion, Event, Observer, PoolHandle, PoolPhase, PoolStats, QueueState, Refusal,
-    RetryPolicy, Scaling, SlotPermit, StartError, Stop, StopError, SubmitError, Summary, UnitHandle, WaitError,
-    WorkPool, WorkPoolBuilder, WorkerView,
+    Activity, AfterCrash, Completion, Event, Observer, PoolHandle, PoolPhase, PoolSet, PoolSetBuilder, PoolSetError,
+    PoolStats, QueueState, Refusal, RetryPolicy, Scaling, SlotPermit, StartError, Stop, StopError, SubmitError,
+    Summary, UnitHandle, WaitError, WorkPool, WorkPoolBuilder, WorkerView,
 };
 pub use process::Process;
 pub use prompt::{Prompt, PromptError};

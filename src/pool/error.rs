@@ -94,6 +94,8 @@ pub enum Refusal {
     Stopped,
     /// The pool could not be started, for this reason.
     InitFailed(String),
+    /// There is no pool of this name.
+    PoolNotFound(String),
     /// The same unit was given two prompts.
     TwoPrompts,
     /// There is nothing to send: neither a prompt nor a template.
@@ -146,6 +148,9 @@ impl fmt::Display for SubmitError {
             }
             Refusal::InitFailed(reason) => {
                 write!(f, "unit `{id}` cannot be taken, the pool did not start: {reason}")
+            }
+            Refusal::PoolNotFound(name) => {
+                write!(f, "unit `{id}` cannot be taken: there is no pool `{}`", shortened(name))
             }
             Refusal::Held { reason } => write!(f, "unit `{id}` must wait, the pool is held: {reason}"),
             Refusal::NotReady(PoolPhase::Initializing) => {

@@ -31,6 +31,10 @@
 //! claimer and the heartbeat, which call the repository and nobody else; the reporter; one for the init hook while it runs.
 //! `stop` ends them all but those that do not return (`stopping`).
 //!
+//! # Several pools
+//!
+//! A [`PoolSet`] holds pools by name (`set`). They share nothing but where sessions live (`residence`).
+//!
 //! # Locks
 //!
 //! Three, in the order and with the rules that `lock` tells. The names in this page are those of the files beside it.
@@ -67,6 +71,7 @@ mod residence;
 mod retry;
 mod run;
 mod scaling;
+mod set;
 mod slot;
 mod stats;
 mod stopping;
@@ -93,6 +98,7 @@ use self::ready::Ready;
 pub use self::ready::{Completion, Stop};
 pub use self::retry::{AfterCrash, RetryPolicy};
 pub use self::scaling::Scaling;
+pub use self::set::{PoolSet, PoolSetBuilder, PoolSetError};
 pub use self::stats::{Activity, PoolPhase, PoolStats, QueueState, Summary, WorkerView};
 use self::supervisor::Helpers;
 use crate::attempt::AttemptKey;

@@ -16,6 +16,7 @@ mod queue_again;
 mod queue_timeouts;
 mod retries;
 mod scaling;
+mod sets;
 mod settings;
 mod slots;
 mod stage;
