@@ -45,8 +45,9 @@ pub use lease::{Claim, Lease, NewOwner, Owner, OwnerId};
 pub use money::{Charge, Cost, Money, Price, Tokens};
 pub use pool::{
     Activity, AfterCrash, CapacityStrategy, Completion, Event, InitHook, NoInit, Observer, PoolHandle, PoolPhase,
-    PoolStats, QueueState, Refusal, RetryPolicy, Scaling, SlotPermit, StartError, Stop, StopError, SubmitError,
-    Summary, Threads, UnitHandle, WaitError, WorkPool, WorkPoolBuilder, WorkerRuntime, WorkerView,
+    PoolSet, PoolSetBuilder, PoolSetError, PoolStats, QueueState, Refusal, RetryPolicy, Scaling, SlotPermit,
+    StartError, Stop, StopError, SubmitError, Summary, Threads, UnitHandle, WaitError, WorkPool, WorkPoolBuilder,
+    WorkerRuntime, WorkerView,
 };
 pub use process::Process;
 pub use prompt::{Prompt, PromptError};

@@ -11,6 +11,7 @@ use super::handle::PoolHandle;
 use super::init::InitHook;
 use super::observe::{Callbacks, Observer};
 use super::ready::CrewLimits;
+use super::residence::Residences;
 use super::retry::RetryPolicy;
 use super::runtime::{Threads, WorkerRuntime};
 use super::scaling::Scaling;
@@ -201,6 +202,10 @@ pub struct WorkPoolBuilder {
     callbacks: Callbacks,
     init_hook: Option<Box<dyn InitHook>>,
     handle: PoolHandle,
+    /// What the user calls the pool.
+    label: Option<String>,
+    /// Where sessions live, and what the pool is called there, if it is one of several.
+    pub(super) residences: Option<(Arc<Residences>, String)>,
 }
 
 impl WorkPoolBuilder {
@@ -215,7 +220,20 @@ impl WorkPoolBuilder {
             callbacks: Callbacks::default(),
             init_hook: None,
             handle: PoolHandle::default(),
+            label: None,
+            residences: None,
         }
+    }
+
+    /// The pool is one of several, which calls it by this name.
+    pub(super) fn named(mut self, name: &str, residences: &Arc<Residences>) -> Self {
+        self.label.get_or_insert_with(|| name.to_owned());
+        self.residences = Some((Arc::clone(residences), name.to_owned()));
+        self
+    }
+
+    pub(super) fn shared_clock(&self) -> Arc<dyn Clock> {
+        Arc::clone(&self.clock)
     }
 
     /// How many workers are started with the pool and kept (1). With [`Scaling::Fixed`] all of `max_workers` are.
@@ -442,9 +460,9 @@ impl WorkPoolBuilder {
         self
     }
 
-    /// What people call this pool (`workcrew`).
+    /// What people call this pool (`workcrew`, or its name in a [`PoolSet`](super::PoolSet)).
     pub fn label(mut self, label: impl Into<String>) -> Self {
-        self.settings.label = label.into();
+        self.label = Some(label.into());
         self
     }
 
@@ -464,8 +482,11 @@ impl WorkPoolBuilder {
     /// # Errors
     ///
     /// If a setting makes no sense, or there is no such job.
-    pub fn build(self) -> Result<WorkPool, StartError> {
+    pub fn build(mut self) -> Result<WorkPool, StartError> {
         self.settings.check()?;
+        if let Some(label) = self.label {
+            self.settings.label = label;
+        }
         let job = self.repository.job(self.job_id).map_err(StartError::Repository)?;
         let core = Arc::new(Core::new(Parts {
             settings: self.settings,

@@ -6,6 +6,7 @@ use std::io;
 
 use super::PoolPhase;
 use crate::error::RepositoryError;
+use crate::prompt::Prompt;
 use crate::unit::{NewUnit, shortened};
 use crate::worker::WorkerId;
 
@@ -40,12 +41,10 @@ impl fmt::Display for StartError {
 }
 
 impl StartError {
-    /// The error with what is behind it, in one line.
+    /// The error with all that is behind it, in one line.
     pub(super) fn with_cause(&self) -> String {
-        match self.source() {
-            Some(cause) => format!("{self}: {cause}"),
-            None => self.to_string(),
-        }
+        let causes = std::iter::successors(self.source(), |&cause| cause.source());
+        causes.fold(self.to_string(), |told, cause| format!("{told}: {cause}"))
     }
 }
 
@@ -104,6 +103,8 @@ pub enum Refusal {
     Stopped,
     /// The pool could not be started, for this reason.
     InitFailed(String),
+    /// There is no pool of this name.
+    PoolNotFound(String),
     /// The same unit was given two prompts.
     TwoPrompts,
     /// There is nothing to send: neither a prompt nor a template.
@@ -116,6 +117,19 @@ pub enum Refusal {
 }
 
 impl SubmitError {
+    /// A unit that comes back without having been seen by any pool, with its prompt.
+    pub(super) fn unseen(mut unit: NewUnit, prompt: Prompt, reason: Refusal) -> SubmitError {
+        let reason = match (&unit.prompt, prompt) {
+            (Some(own), Prompt::Text(text)) if *own != text => Refusal::TwoPrompts,
+            (_, Prompt::Text(text)) => {
+                unit.prompt = Some(text);
+                reason
+            }
+            (_, Prompt::OfUnit) => reason,
+        };
+        SubmitError { unit: Box::new(unit), reason }
+    }
+
     /// Whether there was no room just now.
     pub fn is_at_capacity(&self) -> bool {
         matches!(self.reason, Refusal::AtCapacity { .. })
@@ -154,6 +168,9 @@ impl fmt::Display for SubmitError {
             }
             Refusal::InitFailed(reason) => {
                 write!(f, "unit `{id}` cannot be taken, the pool did not start: {reason}")
+            }
+            Refusal::PoolNotFound(name) => {
+                write!(f, "unit `{id}` cannot be taken: there is no pool `{}`", shortened(name))
             }
             Refusal::Held { reason } => write!(f, "unit `{id}` must wait, the pool is held: {reason}"),
             Refusal::NotReady(PoolPhase::Initializing) => {

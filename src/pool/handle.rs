@@ -193,18 +193,33 @@ impl Drop for SlotPermit {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct PoolHandle(Arc<OnceLock<Weak<Core>>>);
+pub struct PoolHandle(Arc<OnceLock<Result<Weak<Core>, String>>>);
 
 impl PoolHandle {
     pub(super) fn set(&self, core: &Arc<Core>) {
-        self.0.get_or_init(|| Arc::downgrade(core));
+        self.0.get_or_init(|| Ok(Arc::downgrade(core)));
+    }
+
+    /// There will be no pool, for this reason.
+    pub(super) fn fail(&self, reason: &str) {
+        self.0.get_or_init(|| Err(reason.to_owned()));
     }
 
     fn core(&self) -> Option<Arc<Core>> {
-        self.0.get().and_then(Weak::upgrade)
+        self.0.get().and_then(|built| built.as_ref().ok()?.upgrade())
     }
 
-    /// As [`WorkPool::submit_work_unit`](super::WorkPool::submit_work_unit). A pool that is gone has stopped.
+    /// Gives back a unit for which there is no pool.
+    fn give_back(&self, unit: NewUnit, prompt: Prompt) -> SubmitError {
+        let reason = match self.0.get() {
+            Some(Err(reason)) => Refusal::InitFailed(reason.clone()),
+            _ => Refusal::Stopped,
+        };
+        SubmitError::unseen(unit, prompt, reason)
+    }
+
+    /// As [`WorkPool::submit_work_unit`](super::WorkPool::submit_work_unit). A pool that is gone has stopped; one of a
+    /// [`PoolSet`](super::PoolSet) that could not be built says why.
     ///
     /// # Errors
     ///
@@ -214,10 +229,10 @@ impl PoolHandle {
         unit: impl Into<NewUnit>,
         prompt: impl Into<Prompt>,
     ) -> Result<UnitHandle, SubmitError> {
-        let unit = unit.into();
+        let (unit, prompt) = (unit.into(), prompt.into());
         match self.core() {
-            Some(core) => submit::submit(&core, Right::Thread(thread::current().id()), unit, prompt.into()),
-            None => Err(SubmitError { unit: Box::new(unit), reason: Refusal::Stopped }),
+            Some(core) => submit::submit(&core, Right::Thread(thread::current().id()), unit, prompt),
+            None => Err(self.give_back(unit, prompt)),
         }
     }
 
@@ -230,10 +245,10 @@ impl PoolHandle {
     ///
     /// As there.
     pub fn enqueue(&self, unit: impl Into<NewUnit>, prompt: impl Into<Prompt>) -> Result<UnitHandle, SubmitError> {
-        let unit = unit.into();
+        let (unit, prompt) = (unit.into(), prompt.into());
         match self.core() {
-            Some(core) => enqueue::enqueue(&core, unit, prompt.into()),
-            None => Err(SubmitError { unit: Box::new(unit), reason: Refusal::Stopped }),
+            Some(core) => enqueue::enqueue(&core, unit, prompt),
+            None => Err(self.give_back(unit, prompt)),
         }
     }
 

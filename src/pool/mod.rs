@@ -32,6 +32,10 @@
 //! claimer and the heartbeat, which call the repository and nobody else; the reporter; one for the init hook while it runs.
 //! `stop` ends them all but those that do not return (`stopping`).
 //!
+//! # Several pools
+//!
+//! A [`PoolSet`] holds pools by name (`set`). They share nothing but where sessions live (`residence`).
+//!
 //! # Locks
 //!
 //! Three, in the order and with the rules that `lock` tells. The names in this page are those of the files beside it.
@@ -65,11 +69,14 @@ mod queue;
 mod ready;
 mod registry;
 mod reporter;
+#[cfg_attr(not(test), expect(dead_code, reason = "no pool asks yet where a session lives"))]
+mod residence;
 mod retry;
 mod run;
 mod runtime;
 mod scaling;
 mod sessions;
+mod set;
 mod slot;
 mod stats;
 mod stopping;
@@ -98,6 +105,7 @@ pub use self::ready::{Completion, Stop};
 pub use self::retry::{AfterCrash, RetryPolicy};
 pub use self::runtime::{Threads, WorkerRuntime};
 pub use self::scaling::Scaling;
+pub use self::set::{PoolSet, PoolSetBuilder, PoolSetError};
 pub use self::stats::{Activity, PoolPhase, PoolStats, QueueState, Summary, WorkerView};
 use self::supervisor::Helpers;
 use crate::attempt::AttemptKey;

@@ -117,3 +117,19 @@ fn a_rush_brings_more_workers_and_what_breaks_is_replaced() {
         assert!(printed.contains(expected), "{printed}");
     }
 }
+
+#[test]
+fn two_pools_share_the_work_and_a_third_that_is_broken_harms_neither() {
+    let folder = folder();
+    let printed = printed(&mut example("two_pools", folder.path()));
+    for expected in [
+        "the pool `searching` is broken: init_hook: executor: the search engine is down.\n",
+        "By hand: 6 words.\n",
+        "Refused: unit `question-01` cannot be taken: there is no pool `translating`.\n",
+        "checking: 31 completed, 0 failed",
+        "drafting: 30 completed, 0 failed",
+        "searching: 0 completed",
+    ] {
+        assert!(printed.contains(expected), "{printed}");
+    }
+}

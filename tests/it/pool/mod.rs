@@ -17,6 +17,7 @@ mod queue_timeouts;
 mod retries;
 mod runtimes;
 mod scaling;
+mod sets;
 mod settings;
 mod slots;
 mod stage;

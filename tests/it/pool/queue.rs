@@ -420,7 +420,13 @@ fn before_it_is_started_and_after_it_has_stopped_a_pool_takes_nothing() {
         assert!(matches!(refused.unwrap_err().reason, Refusal::Stopped));
     }
     drop(pool);
-    assert!(matches!(handle.enqueue(NewUnit::new("a"), "go").unwrap_err().reason, Refusal::Stopped));
+    for refused in [handle.enqueue(NewUnit::new("a"), "go"), handle.submit_work_unit(NewUnit::new("a"), "go")] {
+        let refused = refused.unwrap_err();
+        assert!(matches!(refused.reason, Refusal::Stopped));
+        assert_eq!(refused.unit.prompt.as_deref(), Some("go"), "it comes back with its prompt");
+    }
+    let refused = handle.enqueue(NewUnit::new("a").prompt("go"), "stop").unwrap_err();
+    assert!(matches!(refused.reason, Refusal::TwoPrompts));
     assert!(is_unknown(&world, "a") && stage.is_gone());
     world.assert_clean();
 }
