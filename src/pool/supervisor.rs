@@ -58,7 +58,8 @@ fn ring(core: &Arc<Core>, alarm: Alarm, stopping: &mut Stopping) {
     match alarm {
         Alarm::Execution { worker, run } => time_is_up(core, worker, run),
         Alarm::Reservation(number) => core.ready.lapse(number),
-        Alarm::Retry(unit) => core.ready.fall_due(unit, core.now_ms()),
+        // Seen to when it was taken out.
+        Alarm::Retry(_) => {}
         Alarm::QueueTimeout(unit) => {
             if core.ready.queue_time_is_up(unit, core.in_ms(SWEEP_AGAIN_AFTER)) {
                 core.heartbeat.wake();

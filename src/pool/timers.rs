@@ -77,6 +77,18 @@ impl Timers {
         self.alarms.pop_first().map(|(_, alarm)| alarm)
     }
 
+    /// Takes out all units whose time has come.
+    pub(super) fn take_retries(&mut self, now_ms: i64) -> Vec<UnitKey> {
+        let is_retry = |&&(_, alarm): &&(i64, Alarm)| matches!(alarm, Alarm::Retry(_));
+        let due = self.alarms.iter().take_while(|&&(at_ms, _)| at_ms <= now_ms);
+        let retries: Vec<(i64, Alarm)> = due.filter(is_retry).copied().collect();
+        for retry in &retries {
+            self.alarms.remove(retry);
+        }
+        let unit_of = |(_, alarm): (i64, Alarm)| if let Alarm::Retry(unit) = alarm { Some(unit) } else { None };
+        retries.into_iter().filter_map(unit_of).collect()
+    }
+
     /// When the next alarm is due; the supervisor promises to look again then.
     pub(super) fn next_ms(&mut self) -> Option<i64> {
         let next_ms = self.alarms.first().map(|&(at_ms, _)| at_ms);
@@ -108,8 +120,9 @@ mod tests {
         timers.clear(20, Alarm::HoldEnds);
         assert_eq!(timers.next_ms(), Some(10));
         assert_eq!(timers.pop_due(9), None);
+        assert_eq!(timers.take_retries(29), []);
+        assert_eq!(timers.take_retries(30), [UnitKey(1)]);
         assert_eq!(timers.pop_due(30), Some(Alarm::StopGrace));
-        assert_eq!(timers.pop_due(30), Some(Alarm::Retry(UnitKey(1))));
         assert_eq!(timers.pop_due(i64::MAX), None);
     }
 

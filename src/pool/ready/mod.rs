@@ -84,6 +84,13 @@ impl State {
         self.ledger.line.ready_count(|worker| self.capacity.room(worker))
     }
 
+    /// Units whose time has come are due, all at once: who of them goes first is not a matter of which alarm rang first.
+    fn let_fall_due(&mut self, now_ms: i64) {
+        for unit in self.timers.take_retries(now_ms) {
+            self.ledger.fall_due(unit, now_ms);
+        }
+    }
+
     /// Whether the claimer has something to do.
     fn has_work(&self) -> bool {
         self.may_start() && self.capacity.free() > 0 && self.due_units() > 0
@@ -246,8 +253,12 @@ impl Ready {
         self.state.lock().timers.clear(at_ms, alarm);
     }
 
+    /// Takes out the next alarm that is due.
     pub(super) fn pop_due(&self, now_ms: i64) -> Option<Alarm> {
-        self.state.lock().timers.pop_due(now_ms)
+        self.change(|state, _| {
+            state.let_fall_due(now_ms);
+            state.timers.pop_due(now_ms)
+        })
     }
 
     pub(super) fn next_alarm_ms(&self) -> Option<i64> {

@@ -180,9 +180,12 @@ impl Ready {
     /// Takes places for units that are due, in order, at most so many: each goes to its own worker if it must, otherwise rather to the one
     /// that its session was on, or to the one that is wished for.
     pub(in crate::pool) fn pick_due(&self, at_most: usize, wish: Option<WorkerNumber>, now_ms: i64) -> Vec<Pick> {
-        self.change(|state, _| match state.may_start() {
-            true => std::iter::from_fn(|| state.pick_next(wish, now_ms)).take(at_most).collect(),
-            false => Vec::new(),
+        self.change(|state, _| {
+            state.let_fall_due(now_ms);
+            match state.may_start() {
+                true => std::iter::from_fn(|| state.pick_next(wish, now_ms)).take(at_most).collect(),
+                false => Vec::new(),
+            }
         })
     }
 
@@ -204,11 +207,6 @@ impl Ready {
             state.capacity.assign(worker, &unit);
             Some(unit)
         })
-    }
-
-    /// A unit's time has come.
-    pub(in crate::pool) fn fall_due(&self, key: UnitKey, now_ms: i64) {
-        self.change(|state, _| state.ledger.fall_due(key, now_ms));
     }
 
     /// A unit waits for its time after an attempt; `false` if the pool is stopping, and so it has left.
