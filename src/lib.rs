@@ -44,10 +44,10 @@ pub use job::{Job, JobId, NewJob};
 pub use lease::{Claim, Lease, NewOwner, Owner, OwnerId};
 pub use money::{Charge, Cost, Money, Price, Tokens};
 pub use pool::{
-    Activity, AfterCrash, CapacityStrategy, Completion, Event, InitHook, NoInit, Observer, PoolHandle, PoolPhase,
-    PoolSet, PoolSetBuilder, PoolSetError, PoolStats, QueueState, Refusal, RetryPolicy, Scaling, SlotPermit,
-    StartError, Stop, StopError, SubmitError, Summary, Threads, UnitHandle, WaitError, WorkPool, WorkPoolBuilder,
-    WorkerRuntime, WorkerView,
+    Activity, AfterCrash, Available, CapacityStrategy, Completion, Event, InitHook, LeastLoaded, NoInit, Observer,
+    PoolHandle, PoolPhase, PoolSet, PoolSetBuilder, PoolSetError, PoolStats, QueueState, Refusal, RetryPolicy, Scaling,
+    Scheduler, SlotPermit, StartError, Stop, StopError, SubmitError, Summary, Threads, UnitHandle, WaitError, WorkPool,
+    WorkPoolBuilder, WorkerRuntime, WorkerView,
 };
 pub use process::Process;
 pub use prompt::{Prompt, PromptError};

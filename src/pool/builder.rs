@@ -8,6 +8,7 @@ use super::capacity::{CapacityStrategy, WORKER_CAPACITY_LIMIT};
 use super::core::{Core, Parts};
 use super::error::StartError;
 use super::handle::PoolHandle;
+use super::homes::Homes;
 use super::init::InitHook;
 use super::observe::{Callbacks, Observer};
 use super::ready::CrewLimits;
@@ -15,6 +16,7 @@ use super::residence::Residences;
 use super::retry::RetryPolicy;
 use super::runtime::{Threads, WorkerRuntime};
 use super::scaling::Scaling;
+use super::scheduler::Scheduler;
 use crate::attempt::Failure;
 use crate::clock::{Clock, SystemClock};
 use crate::executor::{CancelToken, ExecuteError, Executor, WorkResult};
@@ -205,7 +207,8 @@ pub struct WorkPoolBuilder {
     /// What the user calls the pool.
     label: Option<String>,
     /// Where sessions live, and what the pool is called there, if it is one of several.
-    pub(super) residences: Option<(Arc<Residences>, String)>,
+    homes: Option<Homes>,
+    scheduler: Option<Box<dyn Scheduler>>,
 }
 
 impl WorkPoolBuilder {
@@ -221,14 +224,15 @@ impl WorkPoolBuilder {
             init_hook: None,
             handle: PoolHandle::default(),
             label: None,
-            residences: None,
+            homes: None,
+            scheduler: None,
         }
     }
 
     /// The pool is one of several, which calls it by this name.
     pub(super) fn named(mut self, name: &str, residences: &Arc<Residences>) -> Self {
         self.label.get_or_insert_with(|| name.to_owned());
-        self.residences = Some((Arc::clone(residences), name.to_owned()));
+        self.homes = Some(Homes { residences: Arc::clone(residences), name: Arc::from(name) });
         self
     }
 
@@ -281,6 +285,12 @@ impl WorkPoolBuilder {
     /// Who says how many units a worker executes at a time ([`CapacityStrategy::Pool`]: the setting above).
     pub fn capacity_strategy(mut self, strategy: CapacityStrategy) -> Self {
         self.settings.capacity_strategy = strategy;
+        self
+    }
+
+    /// Which worker gets a unit that may go to several ([`LeastLoaded`](super::LeastLoaded)).
+    pub fn scheduler(mut self, scheduler: impl Scheduler) -> Self {
+        self.scheduler = Some(Box::new(scheduler));
         self
     }
 
@@ -493,6 +503,8 @@ impl WorkPoolBuilder {
             job,
             executor: self.executor,
             runtime: self.runtime,
+            scheduler: self.scheduler,
+            homes: self.homes,
             repository: self.repository,
             clock: self.clock,
             callbacks: self.callbacks,

@@ -13,7 +13,7 @@ use super::open_unit::OpenUnit;
 use super::ready::Pick;
 use super::reporter::Report;
 use super::timers::due_ms;
-use super::{panics, slot};
+use super::{panics, scheduler, slot};
 use crate::attempt::{AttemptKey, FailureKind};
 use crate::error::RepositoryError;
 use crate::lease::Claim;
@@ -81,7 +81,12 @@ struct Picked {
 
 /// The units whose turn it is, each with its place.
 fn pick(core: &Core) -> Vec<Pick> {
-    core.ready.pick_due(usize::MAX, None, core.now_ms())
+    if core.scheduler.is_none() {
+        return core.ready.pick_due(usize::MAX, None, core.now_ms());
+    }
+    // Each choice depends on the one before.
+    let pick_one = || core.ready.pick_due(1, scheduler::wish(core), core.now_ms()).pop();
+    std::iter::from_fn(pick_one).collect()
 }
 
 /// The worker for a unit that has a place; `None` if there is none after all.

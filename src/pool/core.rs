@@ -6,10 +6,11 @@ use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::builder::Settings;
-use super::capacity::{Taken, WorkerNumber};
+use super::capacity::Taken;
 use super::cell::{Birth, WorkerCell};
 use super::close::patiently;
 use super::execution::Execution;
+use super::homes::Homes;
 use super::line::{Claimable, Tie};
 use super::lock::assert_none_held;
 use super::mailbox::Mailbox;
@@ -20,9 +21,10 @@ use super::ready::{Coming, Ready};
 use super::registry::Registry;
 use super::reporter::Report;
 use super::runtime::WorkerRuntime;
+use super::scheduler::{self, Scheduler};
 use super::stats::Summary;
 use super::timers::due_ms;
-use super::{claimer, inside, slot};
+use super::{claimer, homes, inside, slot};
 use crate::attempt::{AttemptReport, Provenance};
 use crate::clock::Clock;
 use crate::error::RepositoryError;
@@ -45,6 +47,9 @@ pub(super) struct Core {
     pub(super) job: Job,
     pub(super) executor: Box<dyn Executor>,
     pub(super) runtime: Box<dyn WorkerRuntime>,
+    pub(super) scheduler: Option<Box<dyn Scheduler>>,
+    /// Where sessions live, if the pool is one of several.
+    pub(super) homes: Option<Homes>,
     pub(super) provenance: Provenance,
     repository: Arc<dyn Repository>,
     pub(super) clock: Arc<dyn Clock>,
@@ -84,6 +89,8 @@ pub(super) struct Parts {
     pub(super) job: Job,
     pub(super) executor: Box<dyn Executor>,
     pub(super) runtime: Box<dyn WorkerRuntime>,
+    pub(super) scheduler: Option<Box<dyn Scheduler>>,
+    pub(super) homes: Option<Homes>,
     pub(super) repository: Arc<dyn Repository>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) callbacks: Callbacks,
@@ -112,6 +119,8 @@ impl Core {
             job: parts.job,
             executor: parts.executor,
             runtime: parts.runtime,
+            scheduler: parts.scheduler,
+            homes: parts.homes,
             repository: parts.repository,
             clock: parts.clock,
             callbacks: parts.callbacks,
@@ -231,12 +240,7 @@ impl Core {
         let is_due = unit.not_before.is_none_or(|time| time <= self.clock.now().wall);
         // Only sessions are forgotten.
         let now_ms = if claimable.tie.is_some() { self.now_ms() } else { 0 };
-        Coming { id: &unit.id, claimable, is_due, wish: self.wish(), now_ms }
-    }
-
-    /// The worker that the scheduler would take, if the user has one of his own.
-    pub(super) fn wish(&self) -> Option<WorkerNumber> {
-        None
+        Coming { id: &unit.id, claimable, is_due, wish: scheduler::wish(self), now_ms }
     }
 
     pub(super) fn slot_of(&self, cell: &WorkerCell) -> Slot {
@@ -245,7 +249,8 @@ impl Core {
 
     /// Hands a claimed unit to a worker; if that is gone, the unit goes back and is claimed again.
     pub(super) fn hand_over(&self, cell: &WorkerCell, claim: Claim, unit: &Arc<OpenUnit>) {
-        let execution = Arc::new(Execution::new(self, claim, Arc::clone(unit)));
+        homes::settle_in(self, &claim, &cell.id);
+        let execution = Arc::new(Execution::new(self, cell.number, claim, Arc::clone(unit)));
         if let Err(execution) = cell.hand_over(execution) {
             let lease = &execution.claim.lease;
             let release = || self.repository().release(lease, None, "its worker was gone");

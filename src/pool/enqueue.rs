@@ -22,8 +22,8 @@ use super::observe::Event;
 use super::open_unit::OpenUnit;
 use super::ready::{Arrival, LineTimes};
 use super::stats::PoolPhase;
-use super::submit;
 use super::timers::due_ms;
+use super::{homes, submit};
 use crate::attempt::AttemptKey;
 use crate::error::RepositoryError;
 use crate::prompt::Prompt;
@@ -37,8 +37,12 @@ pub(super) fn enqueue(core: &Arc<Core>, mut unit: NewUnit, prompt: Prompt) -> Re
     unit.queue_timeout = queue_timeout(core, &unit);
     let mut unit = submit::with_prompt(core, unit, prompt)?;
     let claimable = core.claimable(&unit);
-    let begun = core.ready.begin_enqueuing(thread::current().id(), &core.coming(&unit, &claimable));
-    match begun.and_then(|(place, arrival)| submit::bring(core, place, arrival, &unit)) {
+    let enqueued = homes::move_in(core, &claimable).and_then(|stay| {
+        let (place, arrival) = core.ready.begin_enqueuing(thread::current().id(), &core.coming(&unit, &claimable))?;
+        arrival.unit.stay(stay);
+        submit::bring(core, place, arrival, &unit)
+    });
+    match enqueued {
         Ok(open) => Ok(UnitHandle::new(core, open)),
         Err(reason) => {
             unit.queue_timeout = own_timeout;

@@ -92,6 +92,15 @@ pub enum Refusal {
         /// The worker; `None` if it is just ending, and what it has in hand of the session is not.
         worker: Option<WorkerId>,
     },
+    /// The unit's session lives in another pool of the set, and strict units stay where that is. Submit it there.
+    SessionElsewhere {
+        /// The session, or whatever key the unit named.
+        key: String,
+        /// The pool that it lives in.
+        pool: String,
+        /// The worker that it is on, if that is known yet.
+        worker: Option<WorkerId>,
+    },
     /// The pool starts nothing for now, and the caller was promised no place before that.
     Held {
         /// Why.
@@ -165,6 +174,9 @@ impl fmt::Display for SubmitError {
             }
             Refusal::WorkerBusy { key, worker: None } => {
                 write!(f, "unit `{id}` has to wait for `{}`, whose worker is ending", shortened(key))
+            }
+            Refusal::SessionElsewhere { key, pool, .. } => {
+                write!(f, "unit `{id}` is to stay where `{}` is, which is in the pool `{pool}`", shortened(key))
             }
             Refusal::InitFailed(reason) => {
                 write!(f, "unit `{id}` cannot be taken, the pool did not start: {reason}")

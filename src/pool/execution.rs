@@ -8,6 +8,7 @@ use std::sync::{Arc, PoisonError};
 
 use serde_json::Value;
 
+use super::capacity::WorkerNumber;
 use super::core::Core;
 use super::observe::Event;
 use super::open_unit::{OpenUnit, Said};
@@ -31,6 +32,8 @@ const UNSENT_LIMIT: usize = 10_000;
 pub(super) struct Execution {
     /// The pool's own number for it.
     pub(super) run: u64,
+    /// The worker that it is given to.
+    worker: WorkerNumber,
     pub(super) claim: Claim,
     pub(super) unit: Arc<OpenUnit>,
     pub(super) cancel: CancelToken,
@@ -93,11 +96,12 @@ pub(super) struct Captured {
 }
 
 impl Execution {
-    pub(super) fn new(core: &Core, claim: Claim, unit: Arc<OpenUnit>) -> Execution {
+    pub(super) fn new(core: &Core, worker: WorkerNumber, claim: Claim, unit: Arc<OpenUnit>) -> Execution {
         let cancel = CancelToken::new();
         unit.begin(&cancel, &claim.lease);
         Execution {
             run: core.next_run(),
+            worker,
             claim,
             unit,
             cancel,
@@ -287,6 +291,8 @@ impl Recorder for Recording<'_> {
 
     fn session(&self, session_id: &str) {
         self.execution.told().session_id = Some(session_id.to_owned());
+        // Whoever carries it on is best off where it is.
+        self.core.ready.session_is_on(&Arc::from(session_id), self.execution.worker, self.core.now_ms());
         self.progress(&Progress::default().session(session_id));
     }
 

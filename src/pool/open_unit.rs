@@ -6,6 +6,7 @@ use std::time::Instant;
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 
 use super::ledger::Left;
+use super::residence::Stay;
 use crate::conversation::Message;
 use crate::executor::{CancelReason, CancelToken};
 use crate::lease::Lease;
@@ -45,6 +46,8 @@ struct Face {
     is_cancel_requested: bool,
     followers: Vec<Follower>,
     followers_ever: u64,
+    /// That it lives in this pool, where its session does.
+    stay: Option<Stay>,
 }
 
 #[derive(Debug)]
@@ -91,8 +94,20 @@ impl OpenUnit {
         face.left.get_or_insert(left);
         face.cancel = None;
         face.followers.clear();
+        let stay = face.stay.take();
         drop(face);
         self.changed.notify_all();
+        drop(stay);
+    }
+
+    /// It lives in this pool until it has left.
+    pub(super) fn stay(&self, stay: Option<Stay>) {
+        let mut face = self.face();
+        // One is enough, and what has left does not stay.
+        let superfluous =
+            if face.left.is_none() && face.stay.is_none() { std::mem::replace(&mut face.stay, stay) } else { stay };
+        drop(face);
+        drop(superfluous);
     }
 
     /// Waits until it has left; `None` if the time was up before.

@@ -12,7 +12,7 @@ use super::ready::Stop;
 use super::stats::PoolStats;
 use super::supervisor::{Helpers, join};
 use super::timers::Alarm;
-use super::{claimer, panics, slot};
+use super::{claimer, homes, panics, slot};
 use crate::executor::CancelReason;
 
 /// Begins to stop a pool. What waits is left PENDING.
@@ -185,6 +185,7 @@ impl Stopping {
                 *core.stop_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
             }
         });
+        homes::move_out(core);
         core.stop_clock();
         // Whoever waits for a unit need not wait for a callback that nobody waits for.
         for (unit, left) in core.ready.end() {

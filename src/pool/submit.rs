@@ -25,7 +25,7 @@ use super::ledger::Left;
 use super::open_unit::OpenUnit;
 use super::ready::{Arrival, Place};
 use super::timers::due_ms;
-use super::{enqueue, slot};
+use super::{enqueue, homes, slot};
 use crate::attempt::AttemptKey;
 use crate::error::RepositoryError;
 use crate::prompt::Prompt;
@@ -37,18 +37,19 @@ const PAUSE_AFTER_DOUBT: Duration = Duration::from_millis(100);
 
 /// Takes a unit: see the [module](self).
 pub(super) fn submit(core: &Arc<Core>, right: Right, unit: NewUnit, prompt: Prompt) -> Result<UnitHandle, SubmitError> {
-    let unit = match with_prompt(core, unit, prompt) {
-        Ok(unit) => unit,
-        Err(error) => {
-            if right == Right::Permit {
-                core.ready.drop_permit();
-            }
-            return Err(error);
+    let drop_permit = || {
+        if right == Right::Permit {
+            core.ready.drop_permit();
         }
     };
+    let unit = with_prompt(core, unit, prompt).inspect_err(|_| drop_permit())?;
     let claimable = core.claimable(&unit);
-    let submitted = core.ready.begin_submission(right, &core.coming(&unit, &claimable));
-    match submitted.and_then(|(place, arrival)| bring(core, place, arrival, &unit)) {
+    let submitted = homes::move_in(core, &claimable).inspect_err(|_| drop_permit()).and_then(|stay| {
+        let (place, arrival) = core.ready.begin_submission(right, &core.coming(&unit, &claimable))?;
+        arrival.unit.stay(stay);
+        bring(core, place, arrival, &unit)
+    });
+    match submitted {
         Ok(open) => Ok(UnitHandle::new(core, open)),
         Err(reason) => Err(SubmitError { unit: Box::new(unit), reason }),
     }

@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 /// | is busy | another gets it | it waits for that worker, even if others are free | [`WorkerBusy`](crate::Refusal::WorkerBusy), at once |
 /// | has ended, or is forgotten | another gets it | another gets it | another gets it |
 ///
+/// A unit that names no key but a [session to resume](crate::NewUnit::resume_session) has that for one, and what an execution
+/// [tells](crate::Call::session) of its session counts too: a unit that carries it on goes where it is.
+///
 /// Strict units with the same key are never on two workers at once, and begin in the order in which they were given to the pool, the
 /// larger priority first; one that is to be tried again goes before those that came later. What waits for its worker keeps no
 /// other unit waiting, and when that worker ends it goes to another as soon as the last of its key has left the old one.

@@ -357,6 +357,11 @@ impl Capacity {
         self.workers.get(&worker).is_some_and(Known::is_idle)
     }
 
+    /// Whether a worker takes units, or will when it has room.
+    pub(super) fn is_up(&self, worker: WorkerNumber) -> bool {
+        self.workers.get(&worker).is_some_and(|known| known.condition == Condition::Up)
+    }
+
     /// Whether a worker may go: its places are not those that somebody was promised.
     fn is_spare(&self, worker: WorkerNumber) -> bool {
         self.tally.rooms.saturating_sub(self.room(worker)) >= self.promised()

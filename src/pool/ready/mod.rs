@@ -28,6 +28,7 @@ use super::error::Refusal;
 use super::ledger::Ledger;
 use super::lock::{Held, Rank, Ranked};
 use super::nudge::Nudge;
+use super::scheduler::Available;
 use super::stats::{PoolPhase, PoolStats, WorkerView};
 use super::timers::{Alarm, Timers};
 use crate::sync::Condvar;
@@ -325,6 +326,16 @@ impl Ready {
         let view = |(worker, known): (WorkerNumber, Known)| (worker.id(), WorkerView::new(worker, &known));
         stats.workers = workers.into_iter().map(view).collect();
         stats
+    }
+
+    /// The workers that have room, in the order in which they are taken.
+    pub(super) fn available(&self) -> Vec<(WorkerNumber, Available)> {
+        let open: Vec<_> = self.state.lock().capacity.open().map(|(worker, known)| (worker, known.clone())).collect();
+        let available = |(worker, known): (WorkerNumber, Known)| {
+            let Known { load, capacity, completed, failed, .. } = known;
+            (worker, Available { id: worker.id(), load, capacity, completed, failed })
+        };
+        open.into_iter().map(available).collect()
     }
 
     /// The workers in the order in which they were started.

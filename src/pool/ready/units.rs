@@ -270,6 +270,15 @@ impl Ready {
         });
     }
 
+    /// A worker has told which session it is in, unless it takes nothing any more.
+    pub(in crate::pool) fn session_is_on(&self, key: &Arc<str>, worker: WorkerNumber, now_ms: i64) {
+        self.change(|state, _| {
+            if state.capacity.is_up(worker) {
+                state.ledger.line.sessions.settle(key, worker, false, now_ms);
+            }
+        });
+    }
+
     /// A unit of a strict session has begun: the next of its session may.
     pub(in crate::pool) fn session_goes_on(&self, key: &Arc<str>, unit: UnitKey) {
         self.change(|state, _| state.ledger.line.sessions.begin(key, unit));
