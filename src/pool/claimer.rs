@@ -85,7 +85,10 @@ fn pick(core: &Core) -> Vec<Pick> {
         return core.ready.pick_due(usize::MAX, None, core.now_ms());
     }
     // Each choice depends on the one before.
-    let pick_one = || core.ready.pick_due(1, scheduler::wish(core), core.now_ms()).pop();
+    let pick_one = || {
+        let wish = if core.ready.has_work() { scheduler::wish(core) } else { None };
+        core.ready.pick_due(1, wish, core.now_ms()).pop()
+    };
     std::iter::from_fn(pick_one).collect()
 }
 

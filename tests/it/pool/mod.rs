@@ -10,6 +10,7 @@ mod endings;
 mod faults;
 mod follow;
 mod holds;
+mod homes;
 mod locks;
 mod queue;
 mod queue_again;

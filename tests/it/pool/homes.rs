@@ -1,0 +1,252 @@
+//! Where sessions live when there are several pools, and who chooses among the workers of one.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use crossbeam_channel::unbounded;
+use workcrew::{
+    Affinity, Archive, Available, LeastLoaded, NewUnit, PoolSet, Refusal, RetryPolicy, Scaling, Stop, SubmitError,
+    UnitStatus,
+};
+
+use super::{Stage, World, stage};
+use crate::support::Up;
+
+/// Two pools of the world's job with two workers each, that keep to their sessions, and the test as their executor.
+fn two_pools(world: &World) -> (PoolSet, [Stage; 2]) {
+    let ((first, first_stage), (second, second_stage)) = (stage(), stage());
+    let pool = |part| world.pool(part).max_workers(2).affinity(Affinity::StrictQueue);
+    let set = PoolSet::builder().pool("a", pool(first)).pool("b", pool(second)).start().unwrap();
+    assert!(set.await_init_complete().into_values().all(|answer| answer.is_ok()));
+    (set, [first_stage, second_stage])
+}
+
+fn of_session(id: &str, session: &str) -> NewUnit {
+    NewUnit::new(id).affinity_key(session)
+}
+
+fn elsewhere(error: &SubmitError) -> (&str, Option<&str>) {
+    match &error.reason {
+        Refusal::SessionElsewhere { pool, worker, .. } => (pool, worker.as_ref().map(|worker| worker.as_str())),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_session_lives_in_one_pool_of_a_set_and_the_others_say_where() {
+    // 001-F3
+    let world = World::new();
+    let (set, [a, b]) = two_pools(&world);
+    let first = set.enqueue_to("a", of_session("1", "s"), "go").unwrap();
+    let call = a.next();
+    assert_eq!(set.home_of("s").unwrap(), ("a".to_owned(), workcrew::WorkerId::new(call.worker.as_str()).unwrap()));
+
+    let refused = set.enqueue_to("b", of_session("2", "s"), "go").unwrap_err();
+    assert_eq!(elsewhere(&refused), ("a", Some(call.worker.as_str())));
+    assert_eq!(refused.to_string(), "unit `2` is to stay where `s` is, which is in the pool `a`");
+    assert_eq!(elsewhere(&set.submit_to("b", of_session("2", "s"), "go").unwrap_err()).0, "a");
+    let permit = set.pool("b").unwrap().acquire_slot().unwrap();
+    assert_eq!(elsewhere(&permit.submit(of_session("2", "s"), "go").unwrap_err()).0, "a");
+    assert_eq!(set.pool("b").unwrap().stats().reserved_slots, 0, "the place is free again");
+    assert!(world.repository.unit(world.job, "2").is_err(), "nothing was stored");
+
+    // A hint, and another session, go wherever they are sent.
+    set.enqueue_to("b", of_session("3", "s").affinity(Affinity::Hint), "go").unwrap();
+    set.enqueue_to("b", of_session("4", "t"), "go").unwrap();
+    drop(b.next_many(2));
+    assert_eq!(set.home_of("s").unwrap().0, "a", "a hint does not move a session that is in use");
+    assert_eq!(set.home_of("t").unwrap().0, "b");
+
+    call.succeed("done");
+    first.wait().unwrap();
+    assert_eq!(elsewhere(&set.enqueue_to("b", of_session("2", "s"), "go").unwrap_err()).0, "a", "it is remembered");
+    set.stop(Stop::Drain);
+    world.assert_clean();
+}
+
+#[test]
+fn a_session_that_was_forgotten_or_whose_pool_has_stopped_can_be_taken_elsewhere() {
+    // 001-F3
+    let world = World::new();
+    let (set, [a, b]) = two_pools(&world);
+    for (id, session) in [("1", "s"), ("2", "t")] {
+        let handle = set.enqueue_to("a", of_session(id, session), "go").unwrap();
+        drop(a.next());
+        handle.wait().unwrap();
+    }
+    world.clock.advance(Duration::from_secs(15 * 60 - 1));
+    assert!(set.enqueue_to("b", of_session("3", "s"), "go").is_err());
+    world.clock.advance(Duration::from_secs(1));
+    assert_eq!(set.home_of("s"), None);
+    set.enqueue_to("b", of_session("3", "s"), "go").unwrap();
+    drop(b.next());
+
+    let handle = set.enqueue_to("a", of_session("4", "t"), "go").unwrap();
+    drop(a.next());
+    handle.wait().unwrap();
+    assert!(set.enqueue_to("b", of_session("5", "t"), "go").is_err());
+    set.pool("a").unwrap().stop(Stop::Drain).unwrap();
+    set.enqueue_to("b", of_session("5", "t"), "go").unwrap();
+    drop(b.next());
+    set.wait_for_completion();
+    set.stop(Stop::Drain);
+    world.assert_clean();
+}
+
+#[test]
+fn a_unit_that_waits_or_is_tried_again_keeps_its_session_where_it_is() {
+    // 001-F3
+    let world = World::new();
+    let ((first, a), (second, b)) = (stage(), stage());
+    let retry = RetryPolicy::fixed(Duration::from_secs(3_600));
+    let pool = |part| world.pool(part).max_workers(1).retry(retry.clone()).affinity(Affinity::StrictQueue);
+    let set = PoolSet::builder().pool("a", pool(first)).pool("b", pool(second)).start().unwrap();
+    set.await_init_complete();
+    let handle = set.enqueue_to("a", of_session("1", "s"), "go").unwrap();
+    a.next().fail(workcrew::ExecuteError::retry("later"));
+    super::until(|| set.pool("a").unwrap().stats().pending == 1);
+    // Longer than a session is remembered.
+    world.clock.advance(Duration::from_secs(3_599));
+    assert!(set.enqueue_to("b", of_session("2", "s"), "go").is_err());
+    world.clock.advance(Duration::from_secs(1));
+    drop(a.next());
+    assert_eq!(handle.wait().unwrap().status, UnitStatus::Completed);
+    world.clock.advance(Duration::from_secs(15 * 60));
+    set.enqueue_to("b", of_session("2", "s"), "go").unwrap();
+    drop(b.next());
+    set.wait_for_completion();
+    set.stop(Stop::Drain);
+    world.assert_clean();
+}
+
+#[test]
+fn of_two_pools_that_want_the_same_new_session_one_gets_it() {
+    // 001-F3
+    let world = World::new();
+    let (set, [a, b]) = two_pools(&world);
+    for round in 0..100 {
+        let session = format!("session {round}");
+        let bring = |pool: &str| set.enqueue_to(pool, of_session(&format!("{pool} {round}"), &session), "go");
+        let answers = std::thread::scope(|threads| {
+            let bringing = ["a", "b"].map(|pool| threads.spawn(move || bring(pool)));
+            bringing.map(|thread| thread.join().unwrap())
+        });
+        let taken: Vec<_> = answers.into_iter().flatten().collect();
+        // One may have been refused before the other was taken, but never are both.
+        assert_eq!(taken.len(), 1, "round {round}");
+        drop(if taken[0].id().starts_with('a') { a.next() } else { b.next() });
+        taken[0].wait().unwrap();
+    }
+    set.stop(Stop::Drain);
+    world.assert_clean();
+}
+
+#[test]
+fn a_unit_that_carries_a_session_on_goes_where_that_is() {
+    // 001-F42
+    let world = World::new();
+    let (part, stage) = stage();
+    let pool = world.pool(part).min_workers(3).max_workers(3).up();
+    let first = pool.enqueue(NewUnit::new("1"), "go").unwrap();
+    let call = stage.next();
+    call.act(|call| call.session("the chat with ada"));
+    let worker = call.worker.clone();
+    drop(call);
+    first.wait().unwrap();
+    for turn in 2..6 {
+        let unit = NewUnit::new(format!("{turn}")).resume_session("the chat with ada");
+        let handle = pool.enqueue(unit, "go").unwrap();
+        assert_eq!(stage.next().worker, worker, "turn {turn}");
+        handle.wait().unwrap();
+    }
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
+
+#[test]
+fn a_scheduler_chooses_among_the_workers_that_have_room() {
+    // 001-F91
+    let world = World::new();
+    let (part, stage) = stage();
+    let (asked, seen) = unbounded();
+    let fullest = move |available: &[Available]| {
+        asked.send(available.iter().map(|worker| (worker.load, worker.capacity)).collect::<Vec<_>>()).unwrap();
+        (0..available.len()).max_by_key(|&index| available[index].load)
+    };
+    let builder = world.pool(part).max_workers(3).worker_capacity(2).scaling(Scaling::Fixed).scheduler(fullest);
+    let pool = builder.up();
+    let calls: Vec<_> = (0..6)
+        .map(|number| {
+            pool.submit_work_unit(NewUnit::new(format!("{number}")), "go").unwrap();
+            stage.next()
+        })
+        .collect();
+    for pair in calls.chunks(2) {
+        assert_eq!(pair[0].worker, pair[1].worker, "one is filled before the next");
+    }
+    let seen: Vec<_> = seen.try_iter().collect();
+    assert_eq!(seen[0], [(0, 2), (0, 2), (0, 2)]);
+    assert_eq!(seen[1], [(0, 2), (0, 2), (1, 2)], "in the order in which the pool would take them");
+    assert_eq!(seen[5], [(1, 2)], "only those that have room");
+
+    // What waits in line is given out the same way.
+    let waiting: Vec<_> = ["x", "y"].map(|id| pool.enqueue(NewUnit::new(id), "go").unwrap()).into();
+    drop(calls);
+    drop(stage.next_many(2));
+    for handle in waiting {
+        handle.wait().unwrap();
+    }
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
+
+#[test]
+fn a_scheduler_that_knows_no_better_or_panics_leaves_it_to_the_pool() {
+    // 001-F91
+    type Answer = fn() -> Option<usize>;
+    let answers: [Answer; 4] = [|| None, || Some(usize::MAX), || panic!("it has no idea"), || Some(0)];
+    for answer in answers {
+        let world = World::new();
+        let (part, stage) = stage();
+        let pool = world.pool(part).max_workers(2).scheduler(move |_: &[Available]| answer()).up();
+        for id in ["a", "b", "c"] {
+            pool.enqueue(NewUnit::new(id), "go").unwrap();
+        }
+        assert_eq!(stage.next_many(2).iter().map(|call| call.id.clone()).collect::<Vec<_>>(), ["a", "b"]);
+        drop(stage.next());
+        pool.wait_for_completion();
+        assert_eq!(pool.stop(Stop::Drain).unwrap().stats.completed, 3);
+        world.assert_clean();
+    }
+}
+
+#[test]
+fn the_default_takes_the_least_loaded_and_of_these_who_has_been_so_for_longest() {
+    // 001-F91, 000-F13
+    let order = Mutex::new(Vec::new());
+    for is_spelt_out in [false, true] {
+        let world = World::new();
+        let (part, stage) = stage();
+        let builder = world.pool(part).max_workers(2).worker_capacity(2).scaling(Scaling::Fixed);
+        let pool = if is_spelt_out { builder.scheduler(LeastLoaded).up() } else { builder.up() };
+        let take = |id: &str| {
+            pool.submit_work_unit(NewUnit::new(id), "go").unwrap();
+            stage.next()
+        };
+        let mut calls = ["a", "b", "c", "d"].map(take).map(Some);
+        let workers: Vec<String> = calls.iter().flatten().map(|call| call.worker.clone()).collect();
+        assert!(workers[0] != workers[1] && workers[..2] == workers[2..], "{workers:?}");
+        let done = calls[1].take().unwrap();
+        let worker = done.worker.clone();
+        drop(done);
+        super::until(|| pool.stats().load == 3);
+        let last = take("e");
+        assert_eq!(last.worker, worker, "the other is busy");
+        order.lock().unwrap().push(workers);
+        drop((calls, last));
+        pool.stop(Stop::Drain).unwrap();
+        world.assert_clean();
+    }
+    let order = order.into_inner().unwrap();
+    assert_eq!(order[0], order[1]);
+}
