@@ -90,14 +90,15 @@ impl OpenUnit {
 
     /// It has left: all who wait for it or follow it are told.
     pub(super) fn leave(&self, left: Left) {
+        // Whoever hears that it has left finds its session free.
+        let stay = self.face().stay.take();
+        drop(stay);
         let mut face = self.face();
         face.left.get_or_insert(left);
         face.cancel = None;
         face.followers.clear();
-        let stay = face.stay.take();
         drop(face);
         self.changed.notify_all();
-        drop(stay);
     }
 
     /// It lives in this pool until it has left.
