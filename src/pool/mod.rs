@@ -4,10 +4,10 @@
 //!
 //! 1. [`WorkPool::wait_for_available_slot`] waits on the ready state until there is a place, and promises it to
 //!    the calling thread (`capacity`).
-//! 2. [`WorkPool::submit_work_unit`] turns the promise into a worker: the one idle longest, or a new one (`slot`). One call of the
-//!    repository stores the unit, claims it and starts it; then it goes into the worker's inbox (`submit`).
+//! 2. [`WorkPool::submit_work_unit`] turns the promise into a worker: the one that its session is on (`sessions`), the least loaded, or a new
+//!    one (`slot`). One call of the repository stores the unit, claims it and starts it; then it goes into the worker's inbox (`submit`).
 //!    [`WorkPool::enqueue`] does the same if a worker is free; if not, it only stores the unit, which waits in line (`enqueue`,
-//!    `queue`) until the `claimer` finds a place for it.
+//!    `queue`, `line`) until the `claimer` finds a place for it.
 //! 3. The worker's thread runs it (`run`): renders the prompt if there is a template, and gives the executor a
 //!    [`Call`](crate::Call). What the executor tells meanwhile is stored as it comes (`execution`).
 //! 4. How it came back is judged (`judge`) and stored in one transaction; then the callback runs (`close`); then the
@@ -21,14 +21,14 @@
 //! # The life of a worker
 //!
 //! Started with the pool in batches, or when it is needed (`crew`, `scaling`), its thread first calls
-//! [`Executor::start_worker`] (`slot`), through the [`WorkerRuntime`] as every call of the executor for a worker. Then it takes one unit after the other (`cell`), until it was idle for too
-//! long, is worn out or one too many, or the pool stops. If its executor panics, or says that it is broken, it is tainted: it takes
-//! nothing more, its unit is resolved, and another worker takes its place, or itself after a rest. When it has ended, the reporter
-//! calls [`Executor::end_worker`].
+//! [`Executor::start_worker`] (`slot`), through the [`WorkerRuntime`] as every call of the executor for a worker. Then it takes one unit after
+//! the other, or several at a time on as many threads (`cell`), until it was idle for too long, is worn out or one too many, or the pool stops.
+//! If its executor panics, or says that it is broken, it is tainted: it takes nothing more, its unit is resolved, and once it has nothing in
+//! hand any more another worker takes its place, or itself after a rest. When it has ended, the reporter calls [`Executor::end_worker`].
 //!
 //! # Threads
 //!
-//! One for each worker; the `supervisor`, which serves timers, starts workers and never runs the user's code; the
+//! One for each unit that a worker executes at a time; the `supervisor`, which serves timers, starts workers and never runs the user's code; the
 //! claimer and the heartbeat, which call the repository and nobody else; the reporter; one for the init hook while it runs.
 //! `stop` ends them all but those that do not return (`stopping`).
 //!

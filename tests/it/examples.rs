@@ -133,3 +133,11 @@ fn two_pools_share_the_work_and_a_third_that_is_broken_harms_neither() {
         assert!(printed.contains(expected), "{printed}");
     }
 }
+
+#[test]
+fn conversations_keep_to_their_workers_and_go_on_elsewhere_when_one_breaks() {
+    // 001-F3, 001-F42, 001-F44
+    let told = printed(&mut example("sessions", folder().path()));
+    assert!(told.contains("edsger was with w") && told.contains(", then with w"), "{told}");
+    assert!(told.contains("30 completed, 0 failed, 0 cancelled; 31 attempts (1 retried)"), "{told}");
+}
