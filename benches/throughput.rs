@@ -19,8 +19,8 @@ use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use floor::{MEASURED, MESSAGES, cpu_us, id, task_cpu_us, tasks, text};
 use serde_json::json;
 use workcrew::{
-    Call, Charge, Event, ExecuteError, MemoryRepository, Message, Money, NewJob, NewUnit, Repository, SqliteRepository,
-    Stop, Tokens, WorkPool, WorkResult,
+    Affinity, Call, Charge, Event, ExecuteError, MemoryRepository, Message, Money, NewJob, NewUnit, Repository,
+    SqliteRepository, Stop, Tokens, WorkPool, WorkResult,
 };
 
 const CONVERSATION_BYTES: usize = 4 * 1024;
@@ -48,6 +48,7 @@ fn main() {
     waiting(folder.path());
     latency(folder.path(), fsync);
     dispatch(folder.path(), fsync);
+    sessions();
     for workers in [1_000, 10_000] {
         many_workers(folder.path(), workers);
     }
@@ -226,6 +227,74 @@ fn dispatch(folder: &Path, fsync_ms: f64) {
         pool.stop(Stop::Drain).expect("an orderly end");
         let times = std::mem::take(&mut *times.lock().expect("no panics"));
         print_latency("dispatch", name, times, fsync_ms);
+    }
+}
+
+/// The same in memory where workers could have several units, and where units name a session: as a ratio to where neither is so. The
+/// pools take turns, so that whatever else the machine does hits all of them.
+fn sessions() {
+    const TURNS: usize = 20;
+    let kinds = [
+        ("plain", 1, None),
+        ("capacity", 4, None),
+        ("hint", 1, Some(Affinity::Hint)),
+        ("strict", 1, Some(Affinity::StrictQueue)),
+    ];
+    let mut pools = kinds.map(|(name, capacity, affinity)| (name, affinity, Dispatched::new(capacity)));
+    for turn in 0..TURNS {
+        for (_, affinity, dispatched) in &mut pools {
+            for number in 0..LATENCY_ROUNDS / TURNS {
+                let unit = NewUnit::new(format!("{turn} {number}"));
+                dispatched.measure(match *affinity {
+                    Some(affinity) => unit.affinity_key(format!("{}", number % 10)).affinity(affinity),
+                    None => unit,
+                });
+            }
+        }
+    }
+    let medians = pools.map(|(name, _, dispatched)| (name, dispatched.median()));
+    let plain = medians[0].1.as_secs_f64();
+    for (name, median) in medians {
+        let milliseconds = median.as_secs_f64() * 1_000.0;
+        println!(
+            "figure=sessions kind={name} p50_milliseconds={milliseconds:.4} ratio={:.2}",
+            median.as_secs_f64() / plain
+        );
+    }
+}
+
+/// A pool with one worker, and the times from a call that submits to the first instruction of its execution.
+struct Dispatched {
+    pool: WorkPool,
+    began: Receiver<Instant>,
+    times: Vec<Duration>,
+}
+
+impl Dispatched {
+    fn new(capacity: u32) -> Dispatched {
+        let repository = MemoryRepository::new();
+        let job = repository.create_job(&NewJob::named("bench")).expect("a job");
+        let (begin, began) = unbounded();
+        let executor = move |_: &Call<'_>| {
+            begin.send(Instant::now()).expect("somebody who counts");
+            Ok(WorkResult::empty())
+        };
+        let builder = WorkPool::builder(job.id, executor, repository).max_workers(1).worker_capacity(capacity);
+        Dispatched { pool: builder.start().expect("a pool"), began, times: Vec::new() }
+    }
+
+    fn measure(&mut self, unit: NewUnit) {
+        assert!(self.pool.wait_for_available_slot());
+        let submitted = Instant::now();
+        let handle = self.pool.submit_work_unit(unit, "Answer at length.").expect("a place that was promised");
+        self.times.push(self.began.recv().expect("a beginning") - submitted);
+        handle.wait().expect("an end");
+    }
+
+    fn median(mut self) -> Duration {
+        self.pool.stop(Stop::Drain).expect("an orderly end");
+        self.times.sort();
+        self.times[self.times.len() / 2]
     }
 }
 
