@@ -74,7 +74,7 @@ pub struct SubmitError {
 pub enum Refusal {
     /// All workers are busy, or kept for others who wait.
     AtCapacity {
-        /// How many have a unit in hand.
+        /// How many have as many units in hand as they can.
         busy: usize,
         /// How many there may be.
         max_workers: usize,

@@ -362,7 +362,7 @@ impl WorkPool {
         self.core.ready.resume(None);
     }
 
-    /// Changes how many units may be executed at a time. If that is fewer than run now, the ones too many end first.
+    /// Changes how many workers there may be. If that is fewer than work now, the ones too many end first.
     ///
     /// # Errors
     ///
