@@ -34,8 +34,9 @@ pub(super) struct Tie {
 impl Tie {
     /// What a unit says about itself: its key, or the session that it carries on. How strictly is the pool's to say if it does not.
     pub(super) fn of(options: &UnitOptions, of_pool: Affinity) -> Option<Tie> {
-        let key = options.affinity_key.as_deref().or(options.resume_session.as_deref())?;
-        Some(Tie { key: Arc::from(key), affinity: options.affinity.unwrap_or(of_pool) })
+        let named = |name: &&String| !name.is_empty();
+        let key = options.affinity_key.iter().chain(&options.resume_session).find(named)?;
+        Some(Tie { key: Arc::from(key.as_str()), affinity: options.affinity.unwrap_or(of_pool) })
     }
 
     pub(super) fn is_strict(&self) -> bool {
@@ -107,5 +108,47 @@ impl Line {
     /// How many units can go, by how many each worker can take.
     pub(super) fn ready_count(&self, room: impl Fn(WorkerNumber) -> usize) -> usize {
         self.free.len() + self.sessions.ready_count(room)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::unit::NewUnit;
+
+    #[test]
+    fn a_unit_belongs_to_what_it_names() {
+        // 001-F41
+        let key_of = |unit: NewUnit| Tie::of(&unit.options, Affinity::Hint).map(|tie| tie.key.to_string());
+        let unit = || NewUnit::new("a");
+        assert_eq!(key_of(unit()), None);
+        assert_eq!(key_of(unit().affinity_key("k").resume_session("s")).as_deref(), Some("k"));
+        assert_eq!(key_of(unit().resume_session("s")).as_deref(), Some("s"));
+        assert_eq!(key_of(unit().affinity_key("").resume_session("s")).as_deref(), Some("s"), "nothing is no name");
+        assert_eq!(key_of(unit().affinity_key("")), None);
+    }
+
+    #[test]
+    fn how_strictly_is_for_the_unit_to_say_and_else_for_the_pool() {
+        // 001-F43, 001-F44, 001-F45
+        let of = |unit: NewUnit| Tie::of(&unit.affinity_key("k").options, Affinity::StrictQueue).unwrap().affinity;
+        assert_eq!(of(NewUnit::new("a")), Affinity::StrictQueue);
+        assert_eq!(of(NewUnit::new("a").affinity(Affinity::Hint)), Affinity::Hint);
+    }
+
+    #[test]
+    fn the_larger_priority_goes_first_and_then_who_came_first() {
+        // 001-F67
+        let mut line = Line::new(0);
+        for (unit, priority) in [(3, 0), (1, -1), (2, 0), (4, 7)] {
+            let claimable = Claimable { priority, tie: None };
+            line.stand(UnitKey(unit), &claimable, Turn::Waits { is_due: true });
+        }
+        let mut order = Vec::new();
+        while let Some(Next { unit, worker: None }) = line.next(|_| false) {
+            order.push(unit.0);
+            line.stand(unit, &Claimable { priority: [0, -1, 0, 0, 7][unit.0 as usize], tie: None }, Turn::Runs);
+        }
+        assert_eq!(order, [4, 2, 3, 1]);
     }
 }
