@@ -102,7 +102,8 @@ pub(super) fn close_stuck(core: &Core, cell: &WorkerCell, execution: &Arc<Execut
     let end = end_of_abandoned(core, execution);
     let settled = close(core, cell, Closer::Reporter, execution, end);
     wait_if_open(core, execution, &settled);
-    if settled.is_thread_back {
+    // Behind a lane that lost its thread there is nobody to wait for.
+    if settled.is_thread_back || cell.has_lost_lane(execution) {
         slot::free_stuck(core, cell, execution);
     } else {
         cell.note_closed(execution);

@@ -235,6 +235,11 @@ impl WorkerCell {
         self.state.lock().lanes[lane.0].is_open = false;
     }
 
+    /// Whether there is no thread behind the lane that has an attempt in hand.
+    pub(super) fn has_lost_lane(&self, execution: &Execution) -> bool {
+        self.state.lock().lanes.iter().any(|lane| lane.has(execution.run) && !lane.is_open)
+    }
+
     /// Hands it an attempt; gives it back if the worker does not take it any more.
     pub(super) fn hand_over(&self, execution: Arc<Execution>) -> Result<(), Arc<Execution>> {
         let mut state = self.state.lock();
