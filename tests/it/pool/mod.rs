@@ -3,6 +3,7 @@
 mod attaching;
 mod callbacks;
 mod cancelling;
+mod capacities;
 mod capture;
 mod corners;
 mod crashes;
