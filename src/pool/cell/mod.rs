@@ -63,7 +63,7 @@ struct WorkerState {
     is_announced: bool,
     /// When it began to come up, by the pool's clock: it is as good as new after that.
     born_ms: i64,
-    /// How many units it was given.
+    /// How many units it was given since then.
     units: u64,
     has_crashed: bool,
     /// Until when it rests after the crash, if it does.
