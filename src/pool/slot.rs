@@ -288,7 +288,7 @@ impl Slot<'_> {
             cell.taint(&core.ready);
             let Some(execution) = execution else { return Ran::Retiring };
             run::give_up(core, &execution);
-            free(core, cell, &execution, After::Crash { rests_until_ms: None })
+            free(core, cell, &execution, After::Retire)
         })
     }
 }

@@ -543,8 +543,15 @@ impl WorkerState {
     /// One unit fewer is in hand. What follows from that for the worker is the same on all lanes.
     fn settle(&mut self, worker: WorkerNumber, ready: &Ready, done: &Done<'_>, after: After, now_ms: i64) -> Settled {
         self.load -= 1;
-        if let After::Crash { rests_until_ms } = after {
-            self.rests_until_ms = rests_until_ms;
+        match after {
+            After::GoOn => {}
+            // Of several crashes the last counts, whichever is told last.
+            After::Crash { rests_until_ms } => self.rests_until_ms = self.rests_until_ms.max(rests_until_ms),
+            After::Retire if self.status == WorkerStatus::Tainted => {
+                self.status = WorkerStatus::ShuttingDown;
+                ready.publish(worker, Condition::Retiring);
+            }
+            After::Retire => {}
         }
         let condition = ready.settle_worker(worker, done, now_ms);
         if condition == Condition::Retiring {
