@@ -222,7 +222,8 @@ pub(crate) fn take(slot: &Slot, worker: Option<(WorkerStatus, u32)>) -> Result<W
     let (status, load) = worker.unzip();
     // One that was full when it could have fewer has room again: its capacity is what the claim says.
     let has_room = load.is_some_and(|load| load < slot.capacity);
-    let status = status.map(|status| if status == WorkerStatus::Busy && has_room { WorkerStatus::Ready } else { status });
+    let status =
+        status.map(|status| if status == WorkerStatus::Busy && has_room { WorkerStatus::Ready } else { status });
     let load = load.unwrap_or(0).saturating_add(1);
     let change = if load >= slot.capacity { WorkerChange::TakeToCapacity } else { WorkerChange::TakeBelowCapacity };
     match WorkerStatus::after(status, change) {

@@ -181,7 +181,11 @@ fn a_worker_with_room_is_ready_and_a_full_one_is_busy(scene: &Scene<'_>) {
     for (id, status, load) in [("d", WorkerStatus::Ready, 2), ("e", WorkerStatus::Busy, 3)] {
         scene.assign_to(scene.owner, work(id), &larger);
         let worker = scene.worker(&larger);
-        assert_eq!((worker.capacity, worker.status, worker.load), (3, status, load), "it was full, and can have more now");
+        assert_eq!(
+            (worker.capacity, worker.status, worker.load),
+            (3, status, load),
+            "it was full, and can have more now"
+        );
     }
 }
 

@@ -10,8 +10,9 @@ use serde_json::json;
 use workcrew::executor::CancelToken;
 use workcrew::testing::{Fault, Gate, Verb};
 use workcrew::{
-    Activity, Archive, Call, CapacityStrategy, Completion, ExecuteError, Executor, NewUnit, OwnerId, PoolStats, Scaling,
-    StartError, Stop, UnitHandle, UnitStatus, WorkPool, WorkPoolBuilder, WorkResult, Worker, WorkerId, WorkerStatus,
+    Activity, Archive, Call, CapacityStrategy, Completion, ExecuteError, Executor, NewUnit, OwnerId, PoolStats,
+    Scaling, StartError, Stop, UnitHandle, UnitStatus, WorkPool, WorkPoolBuilder, WorkResult, Worker, WorkerId,
+    WorkerStatus,
 };
 
 use super::stage::{Part, Played, stage_and_starts};
@@ -89,7 +90,8 @@ fn a_worker_is_ready_below_its_capacity_and_busy_at_it() {
     let pool = builder.up();
     assert_eq!(seen(&world, &pool), [(WorkerStatus::Ready, 0, 3); 2]);
     let mut calls = Vec::new();
-    for (id, status, load) in [("a", WorkerStatus::Ready, 1), ("b", WorkerStatus::Ready, 2), ("c", WorkerStatus::Busy, 3)]
+    for (id, status, load) in
+        [("a", WorkerStatus::Ready, 1), ("b", WorkerStatus::Ready, 2), ("c", WorkerStatus::Busy, 3)]
     {
         submit(&pool, id);
         calls.push(stage.next());

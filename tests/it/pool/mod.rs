@@ -4,6 +4,8 @@ mod attaching;
 mod callbacks;
 mod cancelling;
 mod capacities;
+mod capacities_crashed;
+mod capacities_crossed;
 mod capture;
 mod corners;
 mod crashes;
