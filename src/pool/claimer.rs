@@ -61,6 +61,13 @@ fn claim_due(core: &Arc<Core>) -> bool {
     match answer {
         // What was picked and not granted has ended, or is not due yet by the repository's calendar.
         Ok(claims) => look_after(core, hand_out(core, picks, claims)),
+        // One of them has crashed meanwhile, and nothing was granted. It takes nothing more, so that it is not picked again.
+        Err(RepositoryError::Illegal { .. }) if picks.iter().any(|picked| !picked.cell.is_up()) => {
+            for Picked { key, cell, .. } in picks {
+                core.ready.unpick(key);
+                slot::give_back(core, &cell, None);
+            }
+        }
         Err(error) => {
             log::warn!("{}: what is due could not be claimed: {error}", core.job.id);
             for picked in picks {

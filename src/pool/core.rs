@@ -243,8 +243,11 @@ impl Core {
         Coming { id: &unit.id, claimable, is_due, wish: scheduler::wish(self), now_ms }
     }
 
+    /// A worker, as its records name it. What is known of how many units it can have is said from the beginning: of two claims, the one
+    /// that was prepared before it came up may be the later.
     pub(super) fn slot_of(&self, cell: &WorkerCell) -> Slot {
-        Slot::with_capacity(cell.id.clone(), cell.capacity())
+        let capacity = self.settings.known_capacity().unwrap_or_else(|| cell.capacity());
+        Slot::with_capacity(cell.id.clone(), capacity)
     }
 
     /// Hands a claimed unit to a worker; if that is gone, the unit goes back and is claimed again.

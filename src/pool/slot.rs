@@ -77,6 +77,8 @@ pub(super) fn late_start(core: &Arc<Core>, number: WorkerNumber, start: Option<u
             cancel.cancel(reason);
             log::warn!("{}: {message}; its thread is left behind", core.job.id);
             end_row(core, &cell);
+            // Its other lanes have nothing in hand, and wait.
+            core.ready.thread_ends(cell.end(&core.ready));
             forget_later(core, &cell);
             core.report(Report::StartFailed { worker_id: cell.id.clone(), reason: message });
             announce_end(core, &cell);
@@ -286,7 +288,7 @@ impl Slot<'_> {
             cell.taint(&core.ready);
             let Some(execution) = execution else { return Ran::Retiring };
             run::give_up(core, &execution);
-            free(core, cell, &execution, After::Crash { rests_until_ms: None })
+            free(core, cell, &execution, After::Retire)
         })
     }
 }

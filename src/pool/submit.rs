@@ -63,15 +63,19 @@ pub(super) fn bring(
     unit: &NewUnit,
 ) -> Result<Arc<OpenUnit>, Refusal> {
     let Place::Worker(taken) = place else { return enqueue::wait_in_line(core, &arrival, unit) };
-    match core.worker_for(taken, arrival.claimable.strict_key()) {
-        Ok(cell) => give_to_worker(core, &cell, &arrival, unit),
-        Err(NoWorker::NoPlace) => {
-            core.ready.join_line(&mut arrival);
-            enqueue::wait_in_line(core, &arrival, unit)
-        }
+    let given = match core.worker_for(taken, arrival.claimable.strict_key()) {
+        Ok(cell) => give_to_worker(core, &cell, &arrival, unit)?,
+        Err(NoWorker::NoPlace) => None,
         Err(NoWorker::Thread(error)) => {
             core.ready.submission_ends(&arrival);
-            Err(Refusal::Thread(error))
+            return Err(Refusal::Thread(error));
+        }
+    };
+    match given {
+        Some(open) => Ok(open),
+        None => {
+            core.ready.join_line(&mut arrival);
+            enqueue::wait_in_line(core, &arrival, unit)
         }
     }
 }
@@ -98,13 +102,13 @@ pub(super) fn with_prompt(core: &Core, mut unit: NewUnit, prompt: Prompt) -> Res
     }
 }
 
-/// Stores the unit, claims it and hands it to the worker that was taken for it.
+/// Stores the unit, claims it and hands it to the worker that was taken for it; `None` if that has crashed meanwhile.
 fn give_to_worker(
     core: &Arc<Core>,
     cell: &Arc<WorkerCell>,
     arrival: &Arrival,
     unit: &NewUnit,
-) -> Result<Arc<OpenUnit>, Refusal> {
+) -> Result<Option<Arc<OpenUnit>>, Refusal> {
     loop {
         let changes = core.ready.changes(&unit.id);
         let submitted = catch_unwind(AssertUnwindSafe(|| submit_surely(core, unit, cell))).unwrap_or_else(|payload| {
@@ -117,7 +121,7 @@ fn give_to_worker(
             Ok(Submitted::Claimed(claim)) => {
                 let open = core.ready.submission_runs(claim.lease.attempt(), arrival, cell.number);
                 core.hand_over(cell, *claim, &open);
-                return Ok(open);
+                return Ok(Some(open));
             }
             Ok(Submitted::Waiting(stored)) => {
                 let until_ms = due_ms(stored.not_before, core.clock.now());
@@ -133,6 +137,10 @@ fn give_to_worker(
                 core.ready.submission_ends(arrival);
                 Some(ended(core, &stored))
             }
+            Err(RepositoryError::Illegal { .. }) if !cell.is_up() => {
+                slot::give_back(core, cell, None);
+                return Ok(None);
+            }
             Err(error) => {
                 // If it was done after all, the worker holds what nobody here knows of, and must not take anything else.
                 slot::give_back_after(core, cell, &error);
@@ -143,7 +151,7 @@ fn give_to_worker(
         // It may have begun or ended here since that was found out.
         if let Some(open) = found {
             slot::give_back(core, cell, None);
-            return Ok(open);
+            return Ok(Some(open));
         }
     }
 }

@@ -220,6 +220,10 @@ pub(crate) fn deal<T>(
 /// The status of a worker once it took one more unit; `worker` is its status and load before, if it exists.
 pub(crate) fn take(slot: &Slot, worker: Option<(WorkerStatus, u32)>) -> Result<WorkerStatus> {
     let (status, load) = worker.unzip();
+    // One that was full when it could have fewer has room again: its capacity is what the claim says.
+    let has_room = load.is_some_and(|load| load < slot.capacity);
+    let status =
+        status.map(|status| if status == WorkerStatus::Busy && has_room { WorkerStatus::Ready } else { status });
     let load = load.unwrap_or(0).saturating_add(1);
     let change = if load >= slot.capacity { WorkerChange::TakeToCapacity } else { WorkerChange::TakeBelowCapacity };
     match WorkerStatus::after(status, change) {
@@ -446,6 +450,7 @@ mod tests {
         assert_eq!(error, "worker `w1` is BUSY, which allows no TAKE_TO_CAPACITY");
         assert!(take(&slot, Some((WorkerStatus::Ready, 2))).is_err());
         assert!(take(&slot, Some((WorkerStatus::Starting, 0))).is_err());
+        assert_eq!(take(&slot, Some((WorkerStatus::Busy, 1))).unwrap(), WorkerStatus::Busy, "it could have one before");
     }
 
     #[test]

@@ -242,6 +242,11 @@ impl Capacity {
         self.update(worker, |known| known.condition = condition);
     }
 
+    /// A worker is on its way up again, and may be used for as many units as a new one.
+    pub(super) fn restart(&mut self, worker: WorkerNumber) {
+        self.update(worker, |known| (known.condition, known.spent) = (Condition::Starting, 0));
+    }
+
     /// It is known how many units a worker can have in hand; never fewer than it has.
     pub(super) fn widen(&mut self, worker: WorkerNumber, capacity: u32) {
         self.update(worker, |known| known.capacity = capacity.max(known.load).max(1));

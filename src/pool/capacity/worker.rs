@@ -33,7 +33,7 @@ pub(in crate::pool) struct Known {
     pub(super) idle_since_ms: i64,
     /// What it has in hand.
     pub(in crate::pool) units: Vec<Arc<OpenUnit>>,
-    /// Units that it is done with.
+    /// Units that it is done with since it came up.
     pub(super) spent: u64,
     /// Attempts of its that ended well.
     pub(in crate::pool) completed: u64,

@@ -63,7 +63,7 @@ struct WorkerState {
     is_announced: bool,
     /// When it began to come up, by the pool's clock: it is as good as new after that.
     born_ms: i64,
-    /// How many units it was given.
+    /// How many units it was given since then.
     units: u64,
     has_crashed: bool,
     /// Until when it rests after the crash, if it does.
@@ -514,6 +514,11 @@ impl WorkerCell {
         ready.widen(self.number, state.capacity);
     }
 
+    /// Whether it takes units while it has room.
+    pub(super) fn is_up(&self) -> bool {
+        self.state.lock().status == WorkerStatus::Ready
+    }
+
     pub(super) fn has_ended(&self) -> bool {
         self.state.lock().status.is_ended()
     }
@@ -543,8 +548,15 @@ impl WorkerState {
     /// One unit fewer is in hand. What follows from that for the worker is the same on all lanes.
     fn settle(&mut self, worker: WorkerNumber, ready: &Ready, done: &Done<'_>, after: After, now_ms: i64) -> Settled {
         self.load -= 1;
-        if let After::Crash { rests_until_ms } = after {
-            self.rests_until_ms = rests_until_ms;
+        match after {
+            After::GoOn => {}
+            // Of several crashes the last counts, whichever is told last.
+            After::Crash { rests_until_ms } => self.rests_until_ms = self.rests_until_ms.max(rests_until_ms),
+            After::Retire if self.status == WorkerStatus::Tainted => {
+                self.status = WorkerStatus::ShuttingDown;
+                ready.publish(worker, Condition::Retiring);
+            }
+            After::Retire => {}
         }
         let condition = ready.settle_worker(worker, done, now_ms);
         if condition == Condition::Retiring {

@@ -156,7 +156,8 @@ impl WorkerCell {
         }
         state.status = WorkerStatus::Starting;
         state.has_crashed = false;
-        ready.publish(self.number, Condition::Starting);
+        state.units = 0;
+        ready.worker_restarts(self.number);
         state.begin_start(self.number, ready, now_ms, alarm_ms);
         state.lanes[LaneNumber::FIRST.0].inbox.put(Task::Restart);
     }

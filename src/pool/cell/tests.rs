@@ -90,6 +90,22 @@ fn it_takes_as_many_units_as_it_can_have_and_has_a_lane_for_each() {
 }
 
 #[test]
+fn one_that_crashed_does_not_rest_if_it_is_to_end_anyway() {
+    let rest = After::Crash { rests_until_ms: Some(10) };
+    for (first, second) in [(rest, After::Retire), (After::Retire, rest)] {
+        let ready = ready(1);
+        let cell = busy(&ready);
+        cell.widen(&ready, 2);
+        assert!(ready.busy_worker() == cell.number && takes(&cell));
+        cell.taint(&ready);
+        assert_eq!(cell.settle_without(&ready, None, first, ANY_WEAR, 0), Settled::GoesOn);
+        assert_eq!(cell.settle_without(&ready, None, second, ANY_WEAR, 0), Settled::Ends);
+        cell.end(&ready);
+        assert_eq!(cell.status(), WorkerStatus::Dead);
+    }
+}
+
+#[test]
 fn it_retires_between_units_when_it_is_worn() {
     for (wear, is_worn) in [
         (ANY_WEAR, false),

@@ -11,6 +11,11 @@ impl Ready {
         self.change(|state, _| state.capacity.publish(worker, condition));
     }
 
+    /// A worker is on its way up again, and as good as new.
+    pub(in crate::pool) fn worker_restarts(&self, worker: WorkerNumber) {
+        self.change(|state, _| state.capacity.restart(worker));
+    }
+
     /// It is known how many units a worker can have in hand.
     pub(in crate::pool) fn widen(&self, worker: WorkerNumber, capacity: u32) {
         self.change(|state, wake| {

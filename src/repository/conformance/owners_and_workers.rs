@@ -176,6 +176,17 @@ fn a_worker_with_room_is_ready_and_a_full_one_is_busy(scene: &Scene<'_>) {
     scene.assign_to(scene.owner, work("c"), &smaller);
     let worker = scene.worker(&smaller);
     assert_eq!((worker.capacity, worker.status), (1, WorkerStatus::Busy), "its capacity is what the last claim says");
+
+    let larger = Slot::with_capacity(smaller.worker_id, 3);
+    for (id, status, load) in [("d", WorkerStatus::Ready, 2), ("e", WorkerStatus::Busy, 3)] {
+        scene.assign_to(scene.owner, work(id), &larger);
+        let worker = scene.worker(&larger);
+        assert_eq!(
+            (worker.capacity, worker.status, worker.load),
+            (3, status, load),
+            "it was full, and can have more now"
+        );
+    }
 }
 
 fn a_worker_counts_what_it_completed_and_what_failed(scene: &Scene<'_>) {

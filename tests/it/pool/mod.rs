@@ -3,6 +3,9 @@
 mod attaching;
 mod callbacks;
 mod cancelling;
+mod capacities;
+mod capacities_crashed;
+mod capacities_crossed;
 mod capture;
 mod corners;
 mod crashes;
