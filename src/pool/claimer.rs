@@ -61,6 +61,13 @@ fn claim_due(core: &Arc<Core>) -> bool {
     match answer {
         // What was picked and not granted has ended, or is not due yet by the repository's calendar.
         Ok(claims) => look_after(core, hand_out(core, picks, claims)),
+        // Another of its units took a worker with it, and the repository knows: nothing was claimed, and it is their turn again.
+        Err(error) if error.is_rejection() && picks.iter().any(|picked| !picked.cell.is_up()) => {
+            for picked in picks {
+                core.ready.unpick(picked.key);
+                slot::give_back(core, &picked.cell, None);
+            }
+        }
         Err(error) => {
             log::warn!("{}: what is due could not be claimed: {error}", core.job.id);
             for picked in picks {

@@ -63,16 +63,19 @@ pub(super) fn bring(
 ) -> Result<Arc<OpenUnit>, Refusal> {
     let Place::Worker(taken) = place else { return enqueue::wait_in_line(core, &arrival, unit) };
     match core.worker_for(taken, arrival.claimable.strict_key()) {
-        Ok(cell) => give_to_worker(core, &cell, &arrival, unit),
-        Err(NoWorker::NoPlace) => {
-            core.ready.join_line(&mut arrival);
-            enqueue::wait_in_line(core, &arrival, unit)
+        Ok(cell) => {
+            if let Some(open) = give_to_worker(core, &cell, &arrival, unit)? {
+                return Ok(open);
+            }
         }
+        Err(NoWorker::NoPlace) => {}
         Err(NoWorker::Thread(error)) => {
             core.ready.submission_ends(&arrival);
-            Err(Refusal::Thread(error))
+            return Err(Refusal::Thread(error));
         }
     }
+    core.ready.join_line(&mut arrival);
+    enqueue::wait_in_line(core, &arrival, unit)
 }
 
 /// The unit with the prompt that it is submitted with, if there is anything to send.
@@ -97,13 +100,13 @@ pub(super) fn with_prompt(core: &Core, mut unit: NewUnit, prompt: Prompt) -> Res
     }
 }
 
-/// Stores the unit, claims it and hands it to the worker that was taken for it.
+/// Stores the unit, claims it and hands it to the worker that was taken for it. `None` if that crashed or ended meanwhile.
 fn give_to_worker(
     core: &Arc<Core>,
     cell: &Arc<WorkerCell>,
     arrival: &Arrival,
     unit: &NewUnit,
-) -> Result<Arc<OpenUnit>, Refusal> {
+) -> Result<Option<Arc<OpenUnit>>, Refusal> {
     loop {
         let changes = core.ready.changes(&unit.id);
         let submitted = catch_unwind(AssertUnwindSafe(|| submit_surely(core, unit, cell))).unwrap_or_else(|payload| {
@@ -116,7 +119,7 @@ fn give_to_worker(
             Ok(Submitted::Claimed(claim)) => {
                 let open = core.ready.submission_runs(claim.lease.attempt(), arrival, cell.number);
                 core.hand_over(cell, *claim, &open);
-                return Ok(open);
+                return Ok(Some(open));
             }
             Ok(Submitted::Waiting(stored)) => {
                 let until_ms = due_ms(stored.not_before, core.clock.now());
@@ -132,6 +135,11 @@ fn give_to_worker(
                 core.ready.submission_ends(arrival);
                 Some(ended(core, &stored))
             }
+            Err(error) if error.is_rejection() && !cell.is_up() => {
+                // Another of its units took the worker with it, and the repository knows.
+                slot::give_back(core, cell, None);
+                return Ok(None);
+            }
             Err(error) => {
                 // If it was done after all, the worker holds what nobody here knows of, and must not take anything else.
                 slot::give_back_after(core, cell, &error);
@@ -142,7 +150,7 @@ fn give_to_worker(
         // It may have begun or ended here since that was found out.
         if let Some(open) = found {
             slot::give_back(core, cell, None);
-            return Ok(open);
+            return Ok(Some(open));
         }
     }
 }

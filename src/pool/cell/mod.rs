@@ -509,6 +509,11 @@ impl WorkerCell {
         ready.widen(self.number, state.capacity);
     }
 
+    /// Whether it takes what it is given. One that has a unit on its way to it and does not will never do so again with that.
+    pub(super) fn is_up(&self) -> bool {
+        self.state.lock().status == WorkerStatus::Ready
+    }
+
     pub(super) fn has_ended(&self) -> bool {
         self.state.lock().status.is_ended()
     }
