@@ -346,7 +346,7 @@ impl WorkerCell {
             was_reporting: current.is_reporting,
             must_retire: state.must_retire(after, wear, now_ms),
         };
-        state.settle(self.number, ready, &done, after, now_ms)
+        state.settle(self.number, ready, &done, (after, wear), now_ms)
     }
 
     /// It was to have a unit, and did not get it after all; if it was assigned one, that is told. See [`Settled`].
@@ -364,7 +364,7 @@ impl WorkerCell {
         }
         let must_retire = state.must_retire(after, wear, now_ms);
         let done = Done { unit, must_retire, ..Done::default() };
-        state.settle(self.number, ready, &done, after, now_ms)
+        state.settle(self.number, ready, &done, (after, wear), now_ms)
     }
 
     /// Whether it has been used for as long as it may be.
@@ -541,7 +541,14 @@ impl WorkerState {
     }
 
     /// One unit fewer is in hand. What follows from that for the worker is the same on all lanes.
-    fn settle(&mut self, worker: WorkerNumber, ready: &Ready, done: &Done<'_>, after: After, now_ms: i64) -> Settled {
+    fn settle(
+        &mut self,
+        worker: WorkerNumber,
+        ready: &Ready,
+        done: &Done<'_>,
+        (after, wear): (After, Wear),
+        now_ms: i64,
+    ) -> Settled {
         self.load -= 1;
         if let After::Crash { rests_until_ms } = after {
             self.rests_until_ms = rests_until_ms;
@@ -551,7 +558,8 @@ impl WorkerState {
             self.status = WorkerStatus::ShuttingDown;
         }
         match (self.load, self.status) {
-            (0, WorkerStatus::Tainted) => match self.rests_until_ms.take() {
+            // One that is worn out would rest for nothing.
+            (0, WorkerStatus::Tainted) => match self.rests_until_ms.take().filter(|_| !self.is_worn(wear, now_ms)) {
                 Some(until_ms) => {
                     ready.rest_tainted(worker, until_ms);
                     Settled::GoesOn

@@ -103,3 +103,17 @@ fn it_retires_between_units_when_it_is_worn() {
         assert_eq!(settled == Settled::Ends, is_worn, "{wear:?}");
     }
 }
+
+#[test]
+fn who_is_worn_out_does_not_rest_after_a_crash() {
+    let ready = ready(1);
+    let crash = After::Crash { rests_until_ms: Some(1_000) };
+    let resting = busy(&ready);
+    resting.taint(&ready);
+    assert_eq!(resting.settle_without(&ready, None, crash, ANY_WEAR, 0), Settled::GoesOn);
+    assert_eq!(resting.status(), WorkerStatus::Tainted);
+    resting.end(&ready);
+    let worn = busy(&ready);
+    worn.taint(&ready);
+    assert_eq!(worn.settle_without(&ready, None, crash, Wear { max_units: Some(0), ..ANY_WEAR }, 0), Settled::Ends);
+}
