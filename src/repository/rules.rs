@@ -219,11 +219,13 @@ pub(crate) fn deal<T>(
 
 /// The status of a worker once it took one more unit; `worker` is its status and load before, if it exists.
 pub(crate) fn take(slot: &Slot, worker: Option<(WorkerStatus, u32)>) -> Result<WorkerStatus> {
+    // BUSY is who had as many as it could when it took the last; by now that may be more.
+    let has_room = |load: u32| load < slot.capacity;
+    let worker = worker.map(|(status, load)| match status {
+        WorkerStatus::Busy if has_room(load) => (WorkerStatus::Ready, load),
+        status => (status, load),
+    });
     let (status, load) = worker.unzip();
-    // One that was full when it could have fewer has room again: its capacity is what the claim says.
-    let has_room = load.is_some_and(|load| load < slot.capacity);
-    let status =
-        status.map(|status| if status == WorkerStatus::Busy && has_room { WorkerStatus::Ready } else { status });
     let load = load.unwrap_or(0).saturating_add(1);
     let change = if load >= slot.capacity { WorkerChange::TakeToCapacity } else { WorkerChange::TakeBelowCapacity };
     match WorkerStatus::after(status, change) {
@@ -399,6 +401,18 @@ mod tests {
         assert_eq!(page(9, items(2, PAGE_LIMIT_BYTES)).unwrap(), Page { items: vec![1], next: Some(1) });
         assert_eq!(page(9, items(3, PAGE_LIMIT_BYTES - 1)).unwrap(), Page { items: vec![1, 2], next: Some(2) });
         assert_eq!(page(usize::MAX, items(2_000, 0)).unwrap().items.len(), PAGE_LIMIT);
+    }
+
+    #[test]
+    fn a_worker_that_was_busy_takes_more_once_it_can_have_more() {
+        let slot = |capacity| Slot::with_capacity(WorkerId::new("w1").unwrap(), capacity);
+        let busy = |load| Some((WorkerStatus::Busy, load));
+        assert_eq!(take(&slot(1), None).unwrap(), WorkerStatus::Busy);
+        assert!(take(&slot(1), busy(1)).is_err());
+        assert_eq!(take(&slot(3), busy(1)).unwrap(), WorkerStatus::Ready);
+        assert_eq!(take(&slot(2), busy(1)).unwrap(), WorkerStatus::Busy);
+        assert!(take(&slot(2), busy(2)).is_err());
+        assert!(take(&slot(2), Some((WorkerStatus::Tainted, 1))).is_err());
     }
 
     #[test]

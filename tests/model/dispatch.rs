@@ -1,35 +1,21 @@
 //! Units in line, workers that come up, crash and are replaced, and pools that stop meanwhile.
 
-use std::panic;
 use std::sync::Arc;
 use std::time::Duration;
 
 use shuttle::sync::atomic::{AtomicUsize, Ordering};
-use shuttle::thread::{self, JoinHandle};
+use shuttle::thread;
 use workcrew::executor::CancelToken;
 use workcrew::{
-    Call, Completion, Event, ExecuteError, Executor, NewUnit, Refusal, Scaling, Stop, UnitHandle, UnitStatus,
-    WaitError, WorkPool, WorkPoolBuilder, WorkResult, WorkerId,
+    Call, Completion, ExecuteError, Executor, NewUnit, Refusal, Scaling, Stop, UnitHandle, UnitStatus, WaitError,
+    WorkPool, WorkResult, WorkerId,
 };
 
 use crate::checker::check;
-use crate::world::{Answer, Execute, LONG, Way, World, deaf, fails_first, join_all, one_of, patient, quick};
-
-const STOPS: [Stop; 3] = [Stop::Drain, Stop::Cancel { grace: LONG }, Stop::Now];
-
-const THRESHOLD: Scaling = Scaling::Threshold { queued: 1, idle: LONG };
-
-const SCALINGS: [Scaling; 3] = [Scaling::OnDemand, Scaling::Fixed, THRESHOLD];
-
-/// Crashes the first time, by an error or by a panic.
-fn crashes_first(call: &Call<'_>) -> Answer {
-    match (call.attempt_number(), one_of(&[true, false])) {
-        (1, true) => Err(ExecuteError::broken("the first time")),
-        // The hook that counts panics does not hear of this one.
-        (1, false) => panic::resume_unwind(Box::new("the first time")),
-        _ => Ok(WorkResult::text("done")),
-    }
-}
+use crate::world::{
+    Answer, Execute, LONG, SCALINGS, STOPS, Way, World, crashes_first, deaf, fails_first, join_all, one_of, patient,
+    quick, waiter,
+};
 
 /// How a worker comes up, or the pool itself.
 type Start = fn(&CancelToken) -> Result<(), ExecuteError>;
@@ -71,42 +57,6 @@ impl Executor for Crew {
     }
 }
 
-/// Starts a pool, and looks at whatever it tells whether it has more workers than it may. Whoever gets it may be faster than its
-/// workers.
-fn start(builder: WorkPoolBuilder) -> Arc<WorkPool> {
-    let handle = builder.handle();
-    let watch = move |_: &Event<'_>| {
-        if let Some(stats) = handle.stats() {
-            assert!(stats.total_workers <= stats.max_workers, "{stats:?}");
-            assert!(stats.queue_size <= stats.max_queue_size, "{stats:?}");
-        }
-    };
-    let pool = Arc::new(builder.observer(watch).start().unwrap());
-    if one_of(&[true, false]) {
-        // It may fail to come up.
-        let _ = pool.await_init_complete();
-    }
-    pool
-}
-
-fn waiter<T: Send + 'static>(
-    pool: &Arc<WorkPool>,
-    wait: impl FnOnce(&WorkPool) -> T + Send + 'static,
-) -> JoinHandle<T> {
-    let pool = Arc::clone(pool);
-    thread::spawn(move || wait(&pool))
-}
-
-/// All that a pool took has ended well, by itself; then it is stopped.
-fn assert_all_done(world: &World, pool: &WorkPool, handles: &[UnitHandle]) {
-    assert_eq!(pool.wait_for_completion(), Completion::Done);
-    let stats = pool.stats();
-    assert_eq!((stats.queue_size, stats.reserved_slots), (0, 0), "{stats:?}");
-    let summary = pool.stop(one_of(&STOPS)).unwrap();
-    assert_eq!(summary.stats.left_pending, 0, "{summary:?}");
-    world.assert_ended(pool, &summary, handles);
-}
-
 #[test]
 fn a_stop_meets_units_in_line() {
     check(|| {
@@ -114,7 +64,7 @@ fn a_stop_meets_units_in_line() {
         let stop = one_of(&STOPS);
         let execute = if stop == Stop::Drain { one_of(&[quick as Execute, deaf]) } else { patient };
         let builder = world.pool(execute).max_workers(1).max_queue_size(one_of(&[1, 2])).scaling(one_of(&SCALINGS));
-        let pool = start(builder);
+        let pool = world.start(builder);
         let submitters = [world.submitter(&pool, "a", 2, Way::Line), world.submitter(&pool, "b", 2, Way::Line)];
         let waiting = waiter(&pool, WorkPool::wait_for_completion);
         let summary = pool.stop(stop).unwrap();
@@ -131,7 +81,7 @@ fn a_cancel_meets_units_in_line() {
         let world = World::new();
         let execute = one_of(&[quick as Execute, deaf, fails_first]);
         let builder = world.pool(execute).max_workers(1).max_queue_size(one_of(&[1, 2])).scaling(one_of(&SCALINGS));
-        let pool = start(builder);
+        let pool = world.start(builder);
         let submitters = [world.submitter(&pool, "a", 2, Way::Line), world.submitter(&pool, "b", 1, Way::Line)];
         let canceller = waiter(&pool, {
             let world = world.clone();
@@ -139,7 +89,7 @@ fn a_cancel_meets_units_in_line() {
         });
         let handles = join_all(submitters);
         canceller.join().unwrap();
-        assert_all_done(&world, &pool, &handles);
+        world.assert_all_done(&pool, &handles);
     });
 }
 
@@ -148,7 +98,7 @@ fn units_in_line_are_executed_once_beside_those_who_wait_for_a_place() {
     check(|| {
         let world = World::new();
         let builder = world.pool(one_of(&[quick as Execute, deaf])).max_workers(one_of(&[1, 2]));
-        let pool = start(builder.max_queue_size(4).scaling(one_of(&SCALINGS)));
+        let pool = world.start(builder.max_queue_size(4).scaling(one_of(&SCALINGS)));
         let submitters = [
             world.submitter(&pool, "a", 2, Way::Line),
             world.submitter(&pool, "b", 1, Way::Line),
@@ -156,7 +106,7 @@ fn units_in_line_are_executed_once_beside_those_who_wait_for_a_place() {
         ];
         let handles = join_all(submitters);
         assert_eq!(handles.len(), 4);
-        assert_all_done(&world, &pool, &handles);
+        world.assert_all_done(&pool, &handles);
         let stats = pool.stats();
         assert_eq!((stats.completed, stats.attempts), (4, 4), "{stats:?}");
     });
@@ -175,7 +125,7 @@ fn a_unit_that_is_enqueued_and_submitted_at_once_is_one_unit() {
                 Ok(WorkResult::text("done"))
             }
         });
-        let pool = start(builder.max_workers(one_of(&[1, 2])).max_queue_size(2).scaling(one_of(&SCALINGS)));
+        let pool = world.start(builder.max_workers(one_of(&[1, 2])).max_queue_size(2).scaling(one_of(&SCALINGS)));
         let done = Arc::new(AtomicUsize::new(0));
         let ways = [Way::Line, one_of(&[Way::Line, Way::Waiting])];
         let submitting = ways.map(|way| {
@@ -221,7 +171,7 @@ fn workers_that_crash_are_replaced_and_everything_is_done() {
         let world = World::new();
         let rest = one_of(&[Duration::ZERO, LONG / 10_000]);
         let builder = world.pool(crashes_first).taint_for(rest).max_workers(one_of(&[1, 2])).scaling(one_of(&SCALINGS));
-        let pool = start(builder);
+        let pool = world.start(builder);
         let submitters = [
             world.submitter(&pool, "a", 2, Way::Line),
             world.submitter(&pool, "b", 1, one_of(&[Way::Waiting, Way::Permit])),
@@ -232,7 +182,7 @@ fn workers_that_crash_are_replaced_and_everything_is_done() {
         }
         let handles = join_all(submitters);
         assert_eq!(handles.len(), 3);
-        assert_all_done(&world, &pool, &handles);
+        world.assert_all_done(&pool, &handles);
         let stats = pool.stats();
         assert_eq!((stats.completed, stats.attempts, stats.retried), (3, 6, 3), "{stats:?}");
     });
@@ -243,7 +193,7 @@ fn a_stop_meets_workers_that_crash() {
     check(|| {
         let world = World::new();
         let builder = world.pool(crashes_first).taint_for(one_of(&[Duration::ZERO, LONG]));
-        let pool = start(builder.max_workers(one_of(&[1, 2])).scaling(one_of(&SCALINGS)));
+        let pool = world.start(builder.max_workers(one_of(&[1, 2])).scaling(one_of(&SCALINGS)));
         let submitters = [world.submitter(&pool, "a", 2, Way::Line), world.submitter(&pool, "b", 1, Way::Waiting)];
         let summary = pool.stop(one_of(&STOPS)).unwrap();
         world.assert_ended(&pool, &summary, &join_all(submitters));
@@ -315,7 +265,7 @@ fn whoever_waits_for_a_pool_to_come_up_hears_whether_it_does() {
             world.assert_ended(&pool, &summary, &handles);
         } else {
             assert_eq!(handles.len(), 3);
-            assert_all_done(&world, &pool, &handles);
+            world.assert_all_done(&pool, &handles);
         }
     });
 }
@@ -327,7 +277,7 @@ fn more_workers_come_while_units_in_line_are_done() {
         let scaling = Scaling::Threshold { queued: one_of(&[1, 2]), idle: LONG };
         let crew = Crew { execute: one_of(&[quick as Execute, deaf, fails_first]), first: slowly, others: slowly };
         let builder = world.staffed(crew).min_workers(one_of(&[0, 1])).max_workers(2).scaling(scaling);
-        let pool = start(builder);
+        let pool = world.start(builder);
         let submitters = [
             world.submitter(&pool, "a", 2, Way::Line),
             world.submitter(&pool, "b", 1, Way::Line),
@@ -340,7 +290,7 @@ fn more_workers_come_while_units_in_line_are_done() {
             Some(summary) => world.assert_ended(&pool, &summary, &handles),
             None => {
                 assert_eq!(handles.len(), 4);
-                assert_all_done(&world, &pool, &handles);
+                world.assert_all_done(&pool, &handles);
             }
         }
     });
@@ -369,6 +319,6 @@ fn a_new_limit_meets_a_pool_that_comes_up() {
             // Who is one too many is on its way out, and who is missing is on its way up: no time need pass for that.
             thread::yield_now();
         }
-        assert_all_done(&world, &pool, &handles);
+        world.assert_all_done(&pool, &handles);
     });
 }

@@ -18,10 +18,13 @@
 #![cfg(shuttle)]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod affinity;
 mod checker;
 mod dispatch;
+mod load;
 mod pausing;
 mod races;
 mod stopping;
 mod timing;
+mod watch;
 mod world;

@@ -1,6 +1,7 @@
 //! A repository, a clock that stands still, a pool, and what must hold when the pool has ended.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,16 +11,27 @@ use workcrew::audit::verify::Verify;
 use workcrew::clock::{Clock, ManualClock};
 use workcrew::repository::{By, CancelAnswer};
 use workcrew::{
-    Archive, Call, CancelToken, ExecuteError, Executor, JobId, MemoryRepository, NewJob, NewUnit, PoolPhase, PoolStats,
-    Refusal, Repository, RepositoryError, RetryPolicy, SubmitError, Summary, UnitHandle, UnitStatus, WaitError,
-    WorkPool, WorkPoolBuilder, WorkResult, WorkerId, WorkerRuntime, WorkerStatus,
+    Affinity, Archive, Call, CancelToken, Completion, Event, ExecuteError, Executor, JobId, MemoryRepository, NewJob,
+    NewUnit, PoolPhase, PoolStats, Refusal, Repository, RepositoryError, RetryPolicy, Scaling, Stop, SubmitError,
+    Summary, UnitHandle, UnitStatus, WaitError, WorkPool, WorkPoolBuilder, WorkResult, WorkerId, WorkerRuntime,
+    WorkerStatus,
 };
+
+use crate::watch::Watch;
 
 /// Longer than anything: here no time passes by itself.
 pub(crate) const LONG: Duration = Duration::from_secs(24 * 3_600);
 
 /// How far the clock jumps when time is to pass.
 pub(crate) const MINUTE: Duration = Duration::from_secs(60);
+
+/// All ways to stop.
+pub(crate) const STOPS: [Stop; 3] = [Stop::Drain, Stop::Cancel { grace: LONG }, Stop::Now];
+
+const THRESHOLD: Scaling = Scaling::Threshold { queued: 1, idle: LONG };
+
+/// All ways in which workers come to be.
+pub(crate) const SCALINGS: [Scaling; 3] = [Scaling::OnDemand, Scaling::Fixed, THRESHOLD];
 
 /// What an executor answers.
 pub(crate) type Answer = Result<WorkResult, ExecuteError>;
@@ -59,6 +71,21 @@ pub(crate) fn fails_first(call: &Call<'_>) -> Answer {
     }
 }
 
+/// Crashes the first time, by an error or by a panic.
+pub(crate) fn crashes_first(call: &Call<'_>) -> Answer {
+    match (call.attempt_number(), one_of(&[true, false])) {
+        (1, true) => Err(ExecuteError::broken("the first time")),
+        // The hook that counts panics does not hear of this one.
+        (1, false) => panic::resume_unwind(Box::new("the first time")),
+        _ => Ok(WorkResult::text("done")),
+    }
+}
+
+/// Of the units of a thread the first crashes the first time, while the others take theirs.
+pub(crate) fn one_crashes(call: &Call<'_>) -> Answer {
+    if call.unit().id.as_str().ends_with("-0") { crashes_first(call) } else { deaf(call) }
+}
+
 /// How a caller gets its unit into a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
@@ -85,11 +112,15 @@ pub(crate) struct World {
     /// Units that were cancelled while nobody executed them, perhaps after the pool had let go of them.
     cancelled_waiting: Arc<Mutex<BTreeSet<String>>>,
     roll: Roll,
+    pub(crate) watch: Watch,
 }
 
 /// Which workers were brought up, and which of them have ended.
 #[derive(Clone, Default)]
-struct Roll(Arc<Mutex<BTreeMap<WorkerId, Entry>>>);
+struct Roll {
+    entries: Arc<Mutex<BTreeMap<WorkerId, Entry>>>,
+    watch: Watch,
+}
 
 #[derive(Default)]
 struct Entry {
@@ -108,18 +139,24 @@ impl WorkerRuntime for Roll {
         worker_id: &WorkerId,
         cancel: &CancelToken,
     ) -> Result<(), ExecuteError> {
-        let change = |change: &dyn Fn(&mut Entry)| change(self.0.lock().unwrap().entry(worker_id.clone()).or_default());
+        let change =
+            |change: &dyn Fn(&mut Entry)| change(self.entries.lock().unwrap().entry(worker_id.clone()).or_default());
         change(&|entry| (entry.start, entry.starts) = (Some(cancel.clone()), entry.starts + 1));
         let started = executor.start_worker(worker_id, cancel);
         change(&|entry| entry.start = None);
         started
     }
 
+    fn execute(&self, executor: &dyn Executor, call: &Call<'_>) -> Answer {
+        let _executing = self.watch.enter(call);
+        executor.execute(call)
+    }
+
     fn end_worker(&self, executor: &dyn Executor, worker_id: &WorkerId) {
         executor.end_worker(worker_id);
-        let start = self.0.lock().unwrap().get(worker_id).and_then(|entry| entry.start.clone());
+        let start = self.entries.lock().unwrap().get(worker_id).and_then(|entry| entry.start.clone());
         let is_surprised = start.is_some_and(|cancel| !cancel.is_cancelled());
-        let mut roll = self.0.lock().unwrap();
+        let mut roll = self.entries.lock().unwrap();
         let entry = roll.entry(worker_id.clone()).or_default();
         entry.ends += 1;
         entry.is_surprised |= is_surprised && entry.start.is_some();
@@ -129,7 +166,7 @@ impl WorkerRuntime for Roll {
 impl Roll {
     /// Whoever was brought up, or was to be, has ended once.
     fn assert_ended(&self) {
-        for (worker, entry) in &*self.0.lock().unwrap() {
+        for (worker, entry) in &*self.entries.lock().unwrap() {
             assert!(entry.starts > 0, "{worker}");
             assert_eq!((entry.ends, entry.is_surprised), (1, false), "{worker}");
         }
@@ -141,8 +178,9 @@ impl World {
         let clock = ManualClock::new();
         let repository = MemoryRepository::with_clock(clock.clone());
         let job = repository.create_job(&NewJob::named("model")).unwrap().id;
-        let roll = Roll::default();
-        World { repository, job, clock, told: Arc::default(), cancelled_waiting: Arc::default(), roll }
+        let watch = Watch::default();
+        let roll = Roll { entries: Arc::default(), watch: watch.clone() };
+        World { repository, job, clock, told: Arc::default(), cancelled_waiting: Arc::default(), roll, watch }
     }
 
     /// See [`staffed`](World::staffed). Its workers need not be brought up.
@@ -171,6 +209,35 @@ impl World {
             .on_unit_cancelled(move |unit| cancelled(unit.id.as_str(), unit.status))
     }
 
+    /// Starts a pool, and looks at whatever it tells whether it has more workers and units than it may. Whoever gets it may be
+    /// faster than its workers.
+    pub(crate) fn start(&self, builder: WorkPoolBuilder) -> Arc<WorkPool> {
+        let (handle, watch) = (builder.handle(), self.watch.clone());
+        let look = move |event: &Event<'_>| {
+            watch.look(event);
+            if let Some(stats) = handle.stats() {
+                assert!(stats.total_workers <= stats.max_workers, "{stats:?}");
+                assert_bounded(&stats);
+            }
+        };
+        let pool = Arc::new(builder.observer(look).start().unwrap());
+        if one_of(&[true, false]) {
+            // It may fail to come up.
+            let _ = pool.await_init_complete();
+        }
+        pool
+    }
+
+    /// All that a pool took has ended, by itself; then it is stopped.
+    pub(crate) fn assert_all_done(&self, pool: &WorkPool, handles: &[UnitHandle]) {
+        assert_eq!(pool.wait_for_completion(), Completion::Done);
+        let stats = pool.stats();
+        assert_eq!((stats.queue_size, stats.reserved_slots), (0, 0), "{stats:?}");
+        let summary = pool.stop(one_of(&STOPS)).unwrap();
+        assert_eq!(summary.stats.left_pending, 0, "{summary:?}");
+        self.assert_ended(pool, &summary, handles);
+    }
+
     /// Lets time pass until something is so: for what is not woken but looks again.
     pub(crate) fn pass_time_until(&self, is_so: impl Fn() -> bool) {
         while !is_so() {
@@ -191,16 +258,30 @@ impl World {
         count: usize,
         way: Way,
     ) -> JoinHandle<Vec<UnitHandle>> {
+        self.submitter_of(pool, name, count, way, |unit| unit)
+    }
+
+    /// The same for units that say more about themselves.
+    pub(crate) fn submitter_of(
+        &self,
+        pool: &Arc<WorkPool>,
+        name: &'static str,
+        count: usize,
+        way: Way,
+        dressed: impl Fn(NewUnit) -> NewUnit + Send + 'static,
+    ) -> JoinHandle<Vec<UnitHandle>> {
         let (world, pool) = (self.clone(), Arc::clone(pool));
         thread::spawn(move || {
-            let ids = (0..count).map(|number| format!("{name}-{number}"));
-            ids.filter_map(|id| world.submit(&pool, &id, way)).collect()
+            let units = (0..count).map(|number| dressed(NewUnit::new(format!("{name}-{number}"))));
+            units.filter_map(|unit| world.submit(&pool, unit, way)).collect()
         })
     }
 
     /// Submits one unit. What is not taken must not be there either.
-    fn submit(&self, pool: &WorkPool, id: &str, way: Way) -> Option<UnitHandle> {
-        let mut unit = NewUnit::new(id);
+    fn submit(&self, pool: &WorkPool, mut unit: NewUnit, way: Way) -> Option<UnitHandle> {
+        let (id, is_hint) = (unit.id.clone(), unit.options.affinity.is_none_or(|affinity| affinity == Affinity::Hint));
+        let may_fail_fast = unit.options.affinity == Some(Affinity::StrictFailFast);
+        let id = id.as_str();
         if way == Way::Early {
             unit = unit.not_before(self.clock.now().wall + MINUTE);
         }
@@ -223,7 +304,12 @@ impl World {
                 reason: Refusal::AtCapacity { .. } | Refusal::Held { .. } | Refusal::NotReady(PoolPhase::Initializing),
                 ..
             }) if way == Way::Hoping => self.assert_absent(id),
-            Err(SubmitError { reason: Refusal::Saturated { .. }, .. }) if way == Way::Line => self.assert_absent(id),
+            Err(SubmitError { reason: Refusal::WorkerBusy { .. }, .. }) if may_fail_fast => self.assert_absent(id),
+            Err(SubmitError { reason: Refusal::Saturated { .. }, .. })
+                if way == Way::Line || way == Way::Hoping && !is_hint =>
+            {
+                self.assert_absent(id)
+            }
             Err(error) => panic!("{way:?}: {error}"),
         }
     }
@@ -262,6 +348,7 @@ impl World {
         assert_eq!((stats.total_workers, stats.idle_workers, stats.busy_workers), (0, 0, 0), "{stats:?}");
         assert_eq!((stats.starting_workers, stats.tainted_workers), (0, 0), "{stats:?}");
         assert_eq!((stats.queue_size, stats.reserved_slots, stats.slot_waiters), (0, 0, 0), "{stats:?}");
+        assert_eq!((stats.load, stats.capacity), (0, 0), "{stats:?}");
         assert_balanced(&stats);
         assert_eq!(stats.accepted, handles.len() as u64, "{stats:?}");
         assert_eq!(pool.workers(), []);
@@ -286,6 +373,7 @@ impl World {
             thread::yield_now();
         }
         self.assert_told(&resolved);
+        self.watch.assert_nobody_executes();
         self.roll.assert_ended();
         let verification = Verify::new().run(&self.repository).unwrap();
         assert!(verification.is_clean(), "{verification}");
@@ -314,6 +402,14 @@ impl World {
     }
 }
 
+/// Nobody has more than it can have, and what is said of all is the sum of what is said of each.
+pub(crate) fn assert_bounded(stats: &PoolStats) {
+    assert!(stats.queue_size <= stats.max_queue_size, "{stats:?}");
+    assert!(stats.workers.values().all(|worker| worker.load <= worker.capacity), "{stats:?}");
+    let load: u32 = stats.workers.values().map(|worker| worker.load).sum();
+    assert_eq!(stats.load, usize::try_from(load).unwrap(), "{stats:?}");
+}
+
 pub(crate) fn assert_balanced(stats: &PoolStats) {
     let PoolStats { pending, running, completed, failed, cancelled, left_pending, lost, .. } = *stats;
     assert_eq!(stats.accepted, pending + running + completed + failed + cancelled + left_pending + lost, "{stats:?}");
@@ -322,4 +418,13 @@ pub(crate) fn assert_balanced(stats: &PoolStats) {
 /// What all of them returned.
 pub(crate) fn join_all<T>(threads: impl IntoIterator<Item = JoinHandle<Vec<T>>>) -> Vec<T> {
     threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+}
+
+/// A thread that does something with a pool.
+pub(crate) fn waiter<T: Send + 'static>(
+    pool: &Arc<WorkPool>,
+    wait: impl FnOnce(&WorkPool) -> T + Send + 'static,
+) -> JoinHandle<T> {
+    let pool = Arc::clone(pool);
+    thread::spawn(move || wait(&pool))
 }

@@ -17,6 +17,7 @@ mod lane;
 mod starting;
 #[cfg(test)]
 mod tests;
+mod words;
 
 use std::sync::Arc;
 
@@ -24,6 +25,7 @@ pub(super) use self::lane::LaneNumber;
 use self::lane::{Current, Lane, Stage};
 use self::starting::Starting;
 pub(super) use self::starting::{Birth, LateStart};
+pub(super) use self::words::{Abandoned, After, LeftBehind, Reserved, Return, Settled, Spare, Wear};
 use super::capacity::{Condition, Done, WorkerNumber};
 use super::execution::Execution;
 use super::inbox::{Inbox, Task};
@@ -72,88 +74,6 @@ struct WorkerState {
     is_left: bool,
     /// Whether somebody has begun to end it.
     is_ending: bool,
-}
-
-/// How long a worker may be used.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Wear {
-    pub(super) max_age_ms: Option<i64>,
-    pub(super) max_units: Option<u64>,
-}
-
-/// What a worker does after a unit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum After {
-    /// It takes the next, unless it is worn out or one too many.
-    GoOn,
-    /// It crashed, and rests until then before it is brought up again; `None` ends it.
-    Crash { rests_until_ms: Option<i64> },
-    /// It ends.
-    Retire,
-}
-
-/// What becomes of a worker that is done with a unit, or got none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Settled {
-    /// It goes on, or rests, or waits for its other lanes: in any case this one waits for a task.
-    GoesOn,
-    /// It has nothing left in hand and is on its way out. Whoever is told ends it.
-    Ends,
-}
-
-/// Whether a worker takes a unit.
-#[derive(Debug)]
-pub(super) enum Reserved {
-    /// It does not: it crashed, ends, or has no room.
-    No,
-    Yes,
-    /// It does, but has to have one more thread, with this inbox.
-    WithLane {
-        lane: LaneNumber,
-        generation: u64,
-        inbox: Inbox,
-    },
-}
-
-/// How a thread comes back from an executor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Return {
-    /// It is to bring the attempt to its end.
-    InTime,
-    /// Somebody else does that; the thread still belongs to its worker.
-    Late,
-    /// Somebody else does that, and another thread has taken its place.
-    Replaced,
-}
-
-/// Who is not left behind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Spare {
-    /// Whoever is storing how its attempt ended: that was paid for.
-    WhoStores,
-    Nobody,
-}
-
-/// What a thread had in hand that was left behind because the pool stops.
-#[derive(Debug)]
-pub(super) enum LeftBehind {
-    /// An execution, which nobody else brings to its end.
-    Executing(Arc<Execution>),
-    /// One whose end it is storing.
-    Storing(Arc<Execution>),
-    /// One whose end it has stored, or cannot, and may never come to tell.
-    Stored(Arc<Execution>, Left),
-}
-
-/// What became of an attempt to leave a thread behind.
-#[derive(Debug)]
-pub(super) enum Abandoned {
-    /// The execution ended in time.
-    No,
-    /// The caller has to start another thread in its place, of this generation, to close the attempt.
-    Replace { lane: LaneNumber, generation: u64, execution: Arc<Execution> },
-    /// There are too many already: the worker is stuck until its executor returns. Somebody else has to close the attempt.
-    Stuck(Arc<Execution>),
 }
 
 impl WorkerCell {
