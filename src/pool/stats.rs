@@ -69,7 +69,7 @@ pub struct PoolStats {
     /// Workers with a unit in hand, those in a callback included, those that crashed with it not.
     #[serde(rename = "processing_workers")]
     pub busy_workers: usize,
-    /// Workers with as many units in hand as they can have: those that are BUSY.
+    /// Workers that are up and have no room: those that are BUSY, and those whose last units these are (`max_units_per_worker`).
     pub full_workers: usize,
     /// Workers that report an outcome: the unit has ended, its callback has not.
     pub reporting_workers: usize,

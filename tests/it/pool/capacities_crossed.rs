@@ -69,8 +69,10 @@ fn cancelled_each_of_a_workers_units_ends_as_it_answers() {
         assert!(!stopping.is_finished());
         world.clock.advance(Duration::from_secs(5));
         let stats = stopping.join().unwrap().stats;
-        assert_eq!((stats.abandoned_threads, stats.left_pending, stats.completed), (1, 2, 1));
+        assert_eq!((stats.left_pending, stats.completed), (2, 1));
     });
+    // The reporter may have something to tell after the end.
+    until(|| pool.stats().abandoned_threads == 1);
     assert!(matches!(handles[2].wait(), Err(WaitError::LeftPending)));
     for id in ["a", "c"] {
         assert_eq!((world.status(id), world.unit(id).attempts_used), (UnitStatus::Pending, 0));
@@ -126,8 +128,10 @@ fn stopped_at_once_nothing_is_lost_whatever_its_lanes_are_at() {
         let last = submitting.join().unwrap();
         assert!(matches!(last.wait(), Err(WaitError::LeftPending)));
         let stats = stopping.join().unwrap().stats;
-        assert_eq!((stats.completed, stats.left_pending, stats.abandoned_threads), (2, 2, 2));
+        assert_eq!((stats.completed, stats.left_pending), (2, 2));
     });
+    // The reporter may have something to tell after the end.
+    until(|| pool.stats().abandoned_threads == 2);
     assert!(matches!(handles[2].wait(), Err(WaitError::LeftPending)));
     for id in ["c", "d"] {
         assert_eq!((world.status(id), world.unit(id).attempts_used), (UnitStatus::Pending, 0), "{id}");
@@ -208,11 +212,11 @@ fn a_lease_that_is_lost_stops_its_own_unit_alone() {
     calls.remove(0).fail(ExecuteError::retry("interrupted"));
     calls.remove(0).succeed("b");
     assert_eq!(handles[1].wait().unwrap().output.as_deref(), Some("b"));
-    assert!(handles[0].wait().is_err(), "it is not this pool's any more");
+    let again = stage.next();
+    assert_eq!((again.id.as_str(), again.worker.as_str(), again.attempt_number), ("a", "w1", 2));
+    drop(again);
+    assert_eq!(handles[0].wait().unwrap().status, UnitStatus::Completed);
     until(|| pool.stats().load == 0 && pool.stats().free_slots == 2);
-    let more = submit(&pool, "c");
-    drop(stage.next());
-    assert_eq!(more.wait().unwrap().status, UnitStatus::Completed);
     assert_eq!(names(&pool), ["w1"]);
     pool.stop(Stop::Drain).unwrap();
     world.assert_clean();
@@ -335,7 +339,7 @@ fn lowered_a_worker_too_many_ends_with_what_it_has_in_hand_and_raised_another_co
     let last = calls.iter().position(|call| call.worker == leaving).unwrap();
     drop(calls.remove(last));
     until(|| pool.stats().total_workers == 1);
-    assert_ne!(names(&pool), [leaving.clone()]);
+    assert_ne!(names(&pool)[0], leaving);
     assert_eq!(world.record(&leaving).status, WorkerStatus::Terminated);
     for _ in 0..2 {
         drop(calls.remove(0));

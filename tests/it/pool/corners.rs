@@ -198,6 +198,8 @@ fn an_alarm_of_a_unit_that_left_the_line_does_not_ring_for_it_when_it_is_back() 
         thread::park_timeout(Duration::from_millis(5));
     }
     assert!(faulty.calls(Verb::Expire) - before <= 1, "{} sweeps", faulty.calls(Verb::Expire) - before);
+    // Dropped after the second, it would wait for a unit that nobody plays.
+    pool.stop(Stop::Now).unwrap();
 }
 
 #[test]
