@@ -61,6 +61,10 @@ fn claim_due(core: &Arc<Core>) -> bool {
     match answer {
         // What was picked and not granted has ended, or is not due yet by the repository's calendar.
         Ok(claims) => look_after(core, hand_out(core, picks, claims)),
+        // What is due still is, and goes to others.
+        Err(error) if picks.iter().any(|picked| slot::has_crashed_meanwhile(&picked.cell, &error)) => {
+            hand_out(core, picks, Vec::new());
+        }
         Err(error) => {
             log::warn!("{}: what is due could not be claimed: {error}", core.job.id);
             for picked in picks {

@@ -243,8 +243,10 @@ impl Core {
         Coming { id: &unit.id, claimable, is_due, wish: scheduler::wish(self), now_ms }
     }
 
+    /// A worker as it is recorded: with what it can have in hand once it is up, if that is known. Its first unit may be claimed after others.
     pub(super) fn slot_of(&self, cell: &WorkerCell) -> Slot {
-        Slot::with_capacity(cell.id.clone(), cell.capacity())
+        let capacity = self.settings.known_capacity().unwrap_or_else(|| cell.capacity());
+        Slot::with_capacity(cell.id.clone(), capacity)
     }
 
     /// Hands a claimed unit to a worker; if that is gone, the unit goes back and is claimed again.

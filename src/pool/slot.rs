@@ -410,6 +410,11 @@ pub(super) fn give_back_after(core: &Core, cell: &WorkerCell, error: &Repository
     if error.is_rejection() { give_back(core, cell, None) } else { dismiss(core, cell) }
 }
 
+/// Whether a unit was not claimed because its worker has crashed with another one meanwhile.
+pub(super) fn has_crashed_meanwhile(cell: &WorkerCell, error: &RepositoryError) -> bool {
+    matches!(error, RepositoryError::Illegal { .. }) && !cell.is_up()
+}
+
 /// Ends a worker that may hold what nobody here knows of, which gives that back.
 pub(super) fn dismiss(core: &Core, cell: &WorkerCell) {
     cell.note_row();

@@ -58,22 +58,29 @@ pub(super) fn submit(core: &Arc<Core>, right: Right, unit: NewUnit, prompt: Prom
 /// Brings a unit to its place.
 pub(super) fn bring(
     core: &Arc<Core>,
-    place: Place,
+    mut place: Place,
     mut arrival: Arrival,
     unit: &NewUnit,
 ) -> Result<Arc<OpenUnit>, Refusal> {
-    let Place::Worker(taken) = place else { return enqueue::wait_in_line(core, &arrival, unit) };
-    match core.worker_for(taken, arrival.claimable.strict_key()) {
-        Ok(cell) => give_to_worker(core, &cell, &arrival, unit),
-        Err(NoWorker::NoPlace) => {
+    while let Place::Worker(taken) = place {
+        let strict_key = arrival.claimable.strict_key();
+        let another = match core.worker_for(taken, strict_key) {
+            Ok(cell) => match give_to_worker(core, &cell, &arrival, unit)? {
+                Some(open) => return Ok(open),
+                None => core.ready.take_another(strict_key, core.now_ms()),
+            },
+            Err(NoWorker::NoPlace) => None,
+            Err(NoWorker::Thread(error)) => {
+                core.ready.submission_ends(&arrival);
+                return Err(Refusal::Thread(error));
+            }
+        };
+        place = another.map_or(Place::Line, Place::Worker);
+        if place == Place::Line {
             core.ready.join_line(&mut arrival);
-            enqueue::wait_in_line(core, &arrival, unit)
-        }
-        Err(NoWorker::Thread(error)) => {
-            core.ready.submission_ends(&arrival);
-            Err(Refusal::Thread(error))
         }
     }
+    enqueue::wait_in_line(core, &arrival, unit)
 }
 
 /// The unit with the prompt that it is submitted with, if there is anything to send.
@@ -98,13 +105,13 @@ pub(super) fn with_prompt(core: &Core, mut unit: NewUnit, prompt: Prompt) -> Res
     }
 }
 
-/// Stores the unit, claims it and hands it to the worker that was taken for it.
+/// Stores the unit, claims it and hands it to the worker that was taken for it. `None` if that has crashed meanwhile: nothing is stored.
 fn give_to_worker(
     core: &Arc<Core>,
     cell: &Arc<WorkerCell>,
     arrival: &Arrival,
     unit: &NewUnit,
-) -> Result<Arc<OpenUnit>, Refusal> {
+) -> Result<Option<Arc<OpenUnit>>, Refusal> {
     loop {
         let changes = core.ready.changes(&unit.id);
         let submitted = catch_unwind(AssertUnwindSafe(|| submit_surely(core, unit, cell))).unwrap_or_else(|payload| {
@@ -117,7 +124,7 @@ fn give_to_worker(
             Ok(Submitted::Claimed(claim)) => {
                 let open = core.ready.submission_runs(claim.lease.attempt(), arrival, cell.number);
                 core.hand_over(cell, *claim, &open);
-                return Ok(open);
+                return Ok(Some(open));
             }
             Ok(Submitted::Waiting(stored)) => {
                 let until_ms = due_ms(stored.not_before, core.clock.now());
@@ -135,15 +142,20 @@ fn give_to_worker(
             }
             Err(error) => {
                 // If it was done after all, the worker holds what nobody here knows of, and must not take anything else.
+                // Asked before: once it has nothing left in hand it may come up again.
+                let has_crashed = slot::has_crashed_meanwhile(cell, &error);
                 slot::give_back_after(core, cell, &error);
+                if has_crashed {
+                    return Ok(None);
+                }
                 core.ready.submission_ends(arrival);
                 return Err(Refusal::Repository(error));
             }
         };
         // It may have begun or ended here since that was found out.
-        if let Some(open) = found {
+        if found.is_some() {
             slot::give_back(core, cell, None);
-            return Ok(open);
+            return Ok(found);
         }
     }
 }

@@ -221,6 +221,9 @@ pub(crate) fn deal<T>(
 pub(crate) fn take(slot: &Slot, worker: Option<(WorkerStatus, u32)>) -> Result<WorkerStatus> {
     let (status, load) = worker.unzip();
     let load = load.unwrap_or(0).saturating_add(1);
+    // BUSY says what it could have in hand before, which may have become more.
+    let has_room = status == Some(WorkerStatus::Busy) && load <= slot.capacity;
+    let status = if has_room { Some(WorkerStatus::Ready) } else { status };
     let change = if load >= slot.capacity { WorkerChange::TakeToCapacity } else { WorkerChange::TakeBelowCapacity };
     match WorkerStatus::after(status, change) {
         Some(next) if load <= slot.capacity => Ok(next),
@@ -446,6 +449,16 @@ mod tests {
         assert_eq!(error, "worker `w1` is BUSY, which allows no TAKE_TO_CAPACITY");
         assert!(take(&slot, Some((WorkerStatus::Ready, 2))).is_err());
         assert!(take(&slot, Some((WorkerStatus::Starting, 0))).is_err());
+    }
+
+    #[test]
+    fn a_worker_that_was_busy_takes_more_once_it_can_have_more() {
+        // 001-F12
+        let slot = Slot::with_capacity(WorkerId::new("w1").unwrap(), 3);
+        assert_eq!(take(&slot, Some((WorkerStatus::Busy, 1))).unwrap(), WorkerStatus::Ready);
+        assert_eq!(take(&slot, Some((WorkerStatus::Busy, 2))).unwrap(), WorkerStatus::Busy);
+        assert!(take(&slot, Some((WorkerStatus::Busy, 3))).is_err());
+        assert!(take(&slot, Some((WorkerStatus::Tainted, 1))).is_err());
     }
 
     #[test]

@@ -509,6 +509,11 @@ impl WorkerCell {
         ready.widen(self.number, state.capacity);
     }
 
+    /// Whether it takes units, as far as it has room.
+    pub(super) fn is_up(&self) -> bool {
+        self.state.lock().status == WorkerStatus::Ready
+    }
+
     pub(super) fn has_ended(&self) -> bool {
         self.state.lock().status.is_ended()
     }

@@ -14,7 +14,7 @@
 use std::sync::Arc;
 
 use super::{Ready, State};
-use crate::pool::capacity::{Right, Taken, WorkerNumber};
+use crate::pool::capacity::{Capacity, Right, Taken, WorkerNumber};
 use crate::pool::error::Refusal;
 use crate::pool::line::{Claimable, Tie};
 use crate::pool::open_unit::OpenUnit;
@@ -154,20 +154,35 @@ impl Ready {
     ) -> Option<Taken> {
         self.change(|state, _| {
             state.capacity.give_back(worker);
-            let sessions = &state.ledger.line.sessions;
-            if strict_key.is_some_and(|key| !sessions.may_move(key)) {
-                return None;
-            }
-            let taken = state.capacity.take_promised(None)?;
-            if let Some(key) = strict_key {
-                state.ledger.line.sessions.settle(key, taken.worker(), true, now_ms);
-            }
-            Some(taken)
+            state.move_to(strict_key, now_ms, |capacity| capacity.take_promised(None))
         })
+    }
+
+    /// The same where the place of the worker that crashed was given back, and others may have been promised what is left.
+    pub(in crate::pool) fn take_another(&self, strict_key: Option<&Arc<str>>, now_ms: i64) -> Option<Taken> {
+        self.change(|state, _| state.move_to(strict_key, now_ms, |capacity| capacity.take(None)))
     }
 }
 
 impl State {
+    /// Takes another place for a unit whose worker did not take it, if its session may move there.
+    fn move_to(
+        &mut self,
+        strict_key: Option<&Arc<str>>,
+        now_ms: i64,
+        take: impl FnOnce(&mut Capacity) -> Option<Taken>,
+    ) -> Option<Taken> {
+        let sessions = &mut self.ledger.line.sessions;
+        if strict_key.is_some_and(|key| !sessions.may_move(key)) {
+            return None;
+        }
+        let taken = take(&mut self.capacity)?;
+        if let Some(key) = strict_key {
+            sessions.settle(key, taken.worker(), true, now_ms);
+        }
+        Some(taken)
+    }
+
     fn admit(&mut self, coming: &Coming<'_>, claim: Claim) -> Result<(Place, Arrival), Refusal> {
         let tie = coming.claimable.tie.as_ref();
         let taken = match tie.filter(|tie| tie.is_strict()) {
