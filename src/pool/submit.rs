@@ -141,9 +141,9 @@ fn give_to_worker(
                 Some(ended(core, &stored))
             }
             Err(error) => {
-                // If it was done after all, the worker holds what nobody here knows of, and must not take anything else.
-                // Asked before: once it has nothing left in hand it may come up again.
+                // Asked first: once it has nothing left in hand it may come up again.
                 let has_crashed = slot::has_crashed_meanwhile(cell, &error);
+                // If it was done after all, the worker holds what nobody here knows of, and must not take anything else.
                 slot::give_back_after(core, cell, &error);
                 if has_crashed {
                     return Ok(None);

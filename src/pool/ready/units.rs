@@ -289,6 +289,11 @@ impl Ready {
         self.change(|state, _| state.ledger.line.sessions.begin(key, unit));
     }
 
+    /// A unit of a session was with a worker until now.
+    pub(in crate::pool) fn session_stayed(&self, key: &Arc<str>, worker: WorkerNumber, now_ms: i64) {
+        self.change(|state, _| state.ledger.line.sessions.stayed(key, worker, now_ms));
+    }
+
     /// What an attempt used is added up, and how it ended counted.
     pub(in crate::pool) fn attempt_ends(
         &self,
