@@ -1,5 +1,7 @@
 //! The pool, seen from outside. Every execution is [played](stage) by its test; time is the test's too.
 
+mod affinities;
+mod affinities_moved;
 mod attaching;
 mod callbacks;
 mod cancelling;
