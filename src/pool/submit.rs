@@ -134,6 +134,7 @@ fn give_to_worker(
                 // Once it was given back, the attempt that nobody here knows of is followed by another.
                 let before = stored.attempt_count.saturating_sub(1);
                 wait_until(core, &stored, before, core.in_ms(PAUSE_AFTER_DOUBT), arrival, changes)
+                    .inspect(|_| core.ready.keep_place(stored.key))
             }
             Ok(Submitted::Running(stored)) => attach(core, stored.key, arrival, changes),
             Ok(Submitted::Finished(stored)) => {

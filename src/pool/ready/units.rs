@@ -246,6 +246,11 @@ impl Ready {
         self.change(|state, _| state.ledger.unpick(key));
     }
 
+    /// A unit that waits was claimed before, of which nobody here knows any more: it keeps its place.
+    pub(in crate::pool) fn keep_place(&self, key: UnitKey) {
+        self.change(|state, _| state.ledger.keep_place(key));
+    }
+
     /// Everything that is due waits once more.
     pub(in crate::pool) fn put_off_due(&self, until_ms: i64) {
         self.change(|state, wake| {
