@@ -2,6 +2,7 @@
 
 mod affinities;
 mod affinities_moved;
+mod affinities_ordered;
 mod attaching;
 mod callbacks;
 mod cancelling;
