@@ -212,6 +212,9 @@ fn what_waits_for_an_executor_that_does_not_return_waits_for_its_successor_or_go
         assert_eq!(waiting.wait().unwrap().status, UnitStatus::Completed);
         drop(stuck);
         pool.stop(Stop::Drain).unwrap();
+        drop(pool);
+        // What was left behind stores a late result.
+        until(|| stage.is_gone());
         world.assert_clean();
     }
 }
