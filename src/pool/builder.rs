@@ -301,7 +301,7 @@ impl WorkPoolBuilder {
         self
     }
 
-    /// For how long it is remembered which worker had the last unit of a session (15 minutes). While units of a strict one are executed or
+    /// For how long it is remembered which worker had the last unit of a session, from the end of that on (15 minutes). While units of a strict one are executed or
     /// wait it is not forgotten. Of those that nobody uses, the last 100,000 are remembered.
     pub fn affinity_ttl(mut self, time: Duration) -> Self {
         self.settings.affinity_ttl = time;

@@ -10,6 +10,7 @@ use super::core::Core;
 use super::execution::{Captured, ComeBack, Execution};
 use super::judge::{End, How};
 use super::ledger::Left;
+use super::line::Tie;
 use super::observe::Event;
 use super::ready::Stop;
 use super::timers::{boot_ms_of, due_ms};
@@ -55,6 +56,10 @@ pub(super) fn close(
 ) -> Settled {
     if let Some((until, reason)) = &end.hold {
         hold(core, *until, reason);
+    }
+    // Before its unit leaves: nobody is to forget the session in between.
+    if let Some(tie) = Tie::of(&execution.claim.unit.options, core.settings.affinity) {
+        core.ready.session_stayed(&tie.key, cell.number, core.now_ms());
     }
     let captured = execution.capture(core, &end.result);
     let closed = match &mut end.how {

@@ -261,6 +261,15 @@ impl Ledger {
         true
     }
 
+    /// A unit that waits was claimed before, of which nobody here knows any more: it keeps its place.
+    pub(super) fn keep_place(&mut self, key: UnitKey) {
+        let is_waiting = |entry: &&mut Entry| matches!(entry.standing, Standing::Waiting { .. });
+        if let Some(entry) = self.open.get_mut(&key).filter(is_waiting) {
+            entry.was_due = true;
+            self.line.stand(key, &entry.claimable, entry.turn());
+        }
+    }
+
     /// The units that are due, or about to be claimed.
     pub(super) fn due(&self) -> Vec<UnitKey> {
         let is_due = |entry: &Entry| matches!(entry.standing, Standing::Due | Standing::Picked);

@@ -158,6 +158,13 @@ impl Sessions {
         });
     }
 
+    /// A unit with this key was with a worker until now: if its session is still there, it is remembered from now on.
+    pub(super) fn stayed(&mut self, key: &Arc<str>, worker: WorkerNumber, now_ms: i64) {
+        if self.by_key.get(key).is_some_and(|session| session.worker == Some(worker)) {
+            self.change(key, Some(now_ms), |_| {});
+        }
+    }
+
     /// Whether a strict unit that was on its way to a worker which did not take it may go to another: none else is with the old one.
     pub(super) fn may_move(&self, key: &str) -> bool {
         self.by_key.get(key).is_none_or(|session| session.running.len() + session.taking <= 1)
@@ -412,9 +419,12 @@ mod tests {
         sessions.stand(&strict, order(1), Turn::Runs);
         sessions.worker_goes(W2);
         assert_eq!((sessions.worker_of("hint", 999), sessions.worker_of("lost", 999)), (Some(W1), None));
-        assert_eq!((sessions.worker_of("hint", 1_000), sessions.worker_of("strict", 9_999)), (None, Some(W1)));
+        assert_eq!((sessions.worker_of("hint", 1_000), sessions.worker_of("strict", 9_000)), (None, Some(W1)));
+        sessions.stayed(&strict, W1, 9_000);
+        sessions.stayed(&strict, W2, 9_500);
         sessions.stand(&strict, order(1), Turn::None);
-        assert_eq!(sessions.worker_of("strict", 9_999), None);
+        assert_eq!((sessions.worker_of("strict", 9_999), sessions.worker_of("strict", 10_000)), (Some(W1), None));
+        sessions.stayed(&strict, W1, 10_000);
         assert!(sessions.by_key.is_empty() && sessions.by_worker.is_empty() && sessions.remembered.is_empty());
     }
 

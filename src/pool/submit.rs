@@ -131,6 +131,7 @@ fn give_to_worker(
                 // Once it was given back, the attempt that nobody here knows of is followed by another.
                 let before = stored.attempt_count.saturating_sub(1);
                 wait_until(core, &stored, before, core.in_ms(PAUSE_AFTER_DOUBT), arrival, changes)
+                    .inspect(|_| core.ready.keep_place(stored.key))
             }
             Ok(Submitted::Running(stored)) => attach(core, stored.key, arrival, changes),
             Ok(Submitted::Finished(stored)) => {
@@ -149,9 +150,9 @@ fn give_to_worker(
             }
         };
         // It may have begun or ended here since that was found out.
-        if let Some(open) = found {
+        if found.is_some() {
             slot::give_back(core, cell, None);
-            return Ok(Some(open));
+            return Ok(found);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The view from outside: one binary, a module for each concern.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod affinity_stress;
 mod children;
 mod concurrency;
 mod conformance;

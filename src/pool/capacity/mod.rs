@@ -189,9 +189,11 @@ impl Capacity {
         if room > 0 {
             self.open.remove(&(known.load, known.since, worker));
         }
-        let (before, was_up) = (known.load, known.condition == Condition::Up);
+        let (before, was_up, had_left) = (known.load, known.condition == Condition::Up, known.left(self.max_units) > 0);
         change(known);
-        if was_up && known.condition != Condition::Up {
+        let is_up = known.condition == Condition::Up;
+        // Once it has had all that it may have nobody need wait for it, however long that takes.
+        if was_up && (!is_up || (had_left && known.left(self.max_units) == 0)) {
             self.gone.push(worker);
         }
         if known.load != before {

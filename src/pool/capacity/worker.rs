@@ -58,8 +58,12 @@ impl Known {
         if self.condition != Condition::Up {
             return 0;
         }
-        let left = max_units.map_or(u64::MAX, |most| most.saturating_sub(self.spent + u64::from(self.load)));
-        u64::from(self.capacity.saturating_sub(self.load)).min(left).try_into().unwrap_or(u32::MAX)
+        u64::from(self.capacity.saturating_sub(self.load)).min(self.left(max_units)).try_into().unwrap_or(u32::MAX)
+    }
+
+    /// How many more it may ever have in hand.
+    pub(super) fn left(&self, max_units: Option<u64>) -> u64 {
+        max_units.map_or(u64::MAX, |most| most.saturating_sub(self.spent + u64::from(self.load)))
     }
 
     pub(super) fn is_idle(&self) -> bool {

@@ -246,6 +246,11 @@ impl Ready {
         self.change(|state, _| state.ledger.unpick(key));
     }
 
+    /// A unit that waits was claimed before, of which nobody here knows any more: it keeps its place.
+    pub(in crate::pool) fn keep_place(&self, key: UnitKey) {
+        self.change(|state, _| state.ledger.keep_place(key));
+    }
+
     /// Everything that is due waits once more.
     pub(in crate::pool) fn put_off_due(&self, until_ms: i64) {
         self.change(|state, wake| {
@@ -287,6 +292,11 @@ impl Ready {
     /// A unit of a strict session has begun: the next of its session may.
     pub(in crate::pool) fn session_goes_on(&self, key: &Arc<str>, unit: UnitKey) {
         self.change(|state, _| state.ledger.line.sessions.begin(key, unit));
+    }
+
+    /// A unit of a session was with a worker until now.
+    pub(in crate::pool) fn session_stayed(&self, key: &Arc<str>, worker: WorkerNumber, now_ms: i64) {
+        self.change(|state, _| state.ledger.line.sessions.stayed(key, worker, now_ms));
     }
 
     /// What an attempt used is added up, and how it ended counted.

@@ -1,5 +1,8 @@
 //! The pool, seen from outside. Every execution is [played](stage) by its test; time is the test's too.
 
+mod affinities;
+mod affinities_moved;
+mod affinities_ordered;
 mod attaching;
 mod callbacks;
 mod cancelling;

@@ -29,7 +29,7 @@ pub(super) fn busy(builder: WorkPoolBuilder, stage: &Stage) -> (WorkPool, Played
 }
 
 /// The ids of the next executions, each of which begins when the one before has ended.
-fn one_by_one(stage: &Stage, count: usize) -> Vec<String> {
+pub(super) fn one_by_one(stage: &Stage, count: usize) -> Vec<String> {
     (0..count).map(|_| stage.next().id.clone()).collect()
 }
 
