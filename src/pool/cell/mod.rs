@@ -386,13 +386,7 @@ impl WorkerCell {
     /// It has ended, and all its threads are to. Returns those that are still to be joined.
     pub(super) fn end(&self, ready: &Ready) -> Vec<JoinHandle<()>> {
         let mut state = self.state.lock();
-        let mut threads = Vec::new();
-        for lane in &mut state.lanes {
-            lane.current = None;
-            // It waits for a task, unless it is the one that ends the worker.
-            lane.inbox.put(Task::Leave);
-            threads.extend(lane.thread.take());
-        }
+        let threads = state.dismiss_lanes();
         if state.status.is_ended() {
             return threads;
         }
@@ -497,6 +491,18 @@ impl WorkerState {
             (0, WorkerStatus::ShuttingDown) => Settled::Ends,
             _ => Settled::GoesOn,
         }
+    }
+
+    /// All its threads are to end. Returns those that are still to be joined.
+    fn dismiss_lanes(&mut self) -> Vec<JoinHandle<()>> {
+        let mut threads = Vec::new();
+        for lane in &mut self.lanes {
+            lane.current = None;
+            // It waits for a task, unless it is the one that ends the worker.
+            lane.inbox.put(Task::Leave);
+            threads.extend(lane.thread.take());
+        }
+        threads
     }
 
     /// One more lane, or one again that had lost its thread.

@@ -144,7 +144,9 @@ impl WorkerCell {
         state.status = if state.has_crashed { WorkerStatus::Dead } else { WorkerStatus::Terminated };
         state.lanes[LaneNumber::FIRST.0].leave();
         ready.abandon();
-        ready.start_failed(self.number, reason, None);
+        // It may have had others before it crashed.
+        let threads = state.dismiss_lanes();
+        ready.start_failed(self.number, reason, threads);
         LateStart::Ended(cancel)
     }
 

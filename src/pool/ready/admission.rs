@@ -146,6 +146,7 @@ impl Ready {
     }
 
     /// A worker that was taken for a unit did not take it: another one for that, if there is one. A strict session moves only as a whole.
+    /// Once the pool stops there is none: nobody would wait for a worker that is started then.
     pub(in crate::pool) fn replace(
         &self,
         worker: WorkerNumber,
@@ -155,7 +156,7 @@ impl Ready {
         self.change(|state, _| {
             state.capacity.give_back(worker);
             let sessions = &state.ledger.line.sessions;
-            if strict_key.is_some_and(|key| !sessions.may_move(key)) {
+            if !state.is_open() || strict_key.is_some_and(|key| !sessions.may_move(key)) {
                 return None;
             }
             let taken = state.capacity.take_promised(None)?;

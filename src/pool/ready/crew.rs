@@ -199,10 +199,15 @@ impl Ready {
         self.state.lock().crew.idle_alarm_ms = None;
     }
 
-    /// A worker did not come up. It is not replaced at once: it would fail again. Its thread is to be joined.
-    pub(in crate::pool) fn start_failed(&self, worker: WorkerNumber, reason: &str, thread: Option<JoinHandle<()>>) {
+    /// A worker did not come up. It is not replaced at once: it would fail again. Its threads are to be joined.
+    pub(in crate::pool) fn start_failed(
+        &self,
+        worker: WorkerNumber,
+        reason: &str,
+        threads: impl IntoIterator<Item = JoinHandle<()>>,
+    ) {
         self.change(|state, wake| {
-            state.ended_threads.extend(thread);
+            state.ended_threads.extend(threads);
             state.capacity.remove(worker);
             state.crew.failed_starts += 1;
             state.crew.startup.failure = Some(reason.to_owned());
