@@ -463,14 +463,13 @@ impl WorkerState {
     fn settle(&mut self, worker: WorkerNumber, ready: &Ready, done: &Done<'_>, after: After, now_ms: i64) -> Settled {
         self.load -= 1;
         match after {
-            After::GoOn => {}
             // Of several crashes the last counts, whichever is told last.
             After::Crash { rests_until_ms } => self.rests_until_ms = self.rests_until_ms.max(rests_until_ms),
             After::Retire if self.status == WorkerStatus::Tainted => {
                 self.status = WorkerStatus::ShuttingDown;
                 ready.publish(worker, Condition::Retiring);
             }
-            After::Retire => {}
+            After::GoOn | After::Retire => {}
         }
         let condition = ready.settle_worker(worker, done, now_ms);
         if condition == Condition::Retiring {

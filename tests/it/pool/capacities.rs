@@ -271,8 +271,11 @@ fn a_unit_that_is_claimed_last_for_a_worker_that_came_up_meanwhile_is_not_refuse
     world.assert_clean();
 }
 
+/// What an executor says of how many units a worker can have.
+type Says = Box<dyn Fn(&WorkerId) -> Option<u32> + Send + Sync>;
+
 /// An executor that is played by the test and says how many units its workers can have.
-struct Able(Part, Box<dyn Fn(&WorkerId) -> Option<u32> + Send + Sync>);
+struct Able(Part, Says);
 
 impl Executor for Able {
     fn execute(&self, call: &Call<'_>) -> Result<WorkResult, ExecuteError> {
@@ -394,8 +397,8 @@ fn until_the_executor_has_answered_a_worker_has_one_unit() {
 #[test]
 fn whatever_an_executor_answers_there_is_a_capacity_that_makes_sense() {
     // 001-F11, 001-F66
-    type Says = fn(&WorkerId) -> Option<u32>;
-    let answers: [(Says, u32, &str); 5] = [
+    type Answer = fn(&WorkerId) -> Option<u32>;
+    let answers: [(Answer, u32, &str); 5] = [
         (|_| None, 5, "what it leaves open the pool says"),
         (|_| Some(0), 1, "none at all makes no sense"),
         (|_| Some(1_000_000), 1_000, "each needs a thread"),
