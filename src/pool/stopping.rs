@@ -2,7 +2,7 @@
 //! It begins on the thread of whoever wants it; the rest happens on the supervisor's.
 
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::cell::{LeftBehind, Spare, WorkerCell};
 use super::core::Core;
@@ -14,6 +14,9 @@ use super::supervisor::{Helpers, join};
 use super::timers::Alarm;
 use super::{claimer, homes, panics, slot};
 use crate::executor::CancelReason;
+
+/// How long the reporter may take for its last words, once nothing else is waited for.
+const REPORTER_PATIENCE: Duration = Duration::from_millis(250);
 
 /// Begins to stop a pool. What waits is left PENDING.
 pub(super) fn begin_stop(core: &Core, stop: Stop, why: &str) {
@@ -169,7 +172,10 @@ impl Stopping {
         if !core.ready.leave_hook_behind() {
             join(helpers.init);
         }
-        // A callback that does not return would keep the reporter for ever.
+        // A callback that does not return would keep the reporter for ever. One that tells of what has just happened is about to return.
+        if self.is_grace_over {
+            core.ready.wait_for_reporter(Instant::now() + REPORTER_PATIENCE);
+        }
         if !(self.is_grace_over && core.ready.leave_reporter_behind()) {
             join([helpers.reporter]);
         }

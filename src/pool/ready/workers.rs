@@ -1,5 +1,7 @@
 //! Workers and their threads. What changes a load is called while the worker's own lock is held.
 
+use std::time::Instant;
+
 use super::Ready;
 use crate::pool::capacity::{Condition, Done, WorkerNumber};
 use crate::pool::stats::PoolPhase;
@@ -106,7 +108,7 @@ impl Ready {
     pub(in crate::pool) fn report_told(&self) {
         self.change(|state, wake| {
             state.reports -= 1;
-            wake.supervisor = state.stop.is_some();
+            (wake.supervisor, wake.settled) = (state.stop.is_some(), state.stop.is_some());
         });
     }
 
@@ -115,6 +117,11 @@ impl Ready {
         let mut state = self.state.lock();
         state.is_reporter_over = state.reports == 0;
         state.is_reporter_over
+    }
+
+    /// Waits until the reporter has told everything that was sent, but not for longer than that.
+    pub(in crate::pool) fn wait_for_reporter(&self, until: Instant) {
+        self.wait(&self.settled, Some(until), |state| (state.reports == 0).then_some(()));
     }
 
     /// Leaves the reporter behind if it still has something to tell; says whether it has.
