@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use shuttle::thread::JoinHandle;
-use workcrew::{Affinity, NewUnit, Stop, UnitHandle, WorkPool, WorkPoolBuilder};
+use shuttle::thread::{self, JoinHandle};
+use workcrew::{Affinity, Call, NewUnit, Stop, UnitHandle, WorkPool, WorkPoolBuilder};
 
 use crate::checker::check;
 use crate::world::{
-    Execute, LONG, MINUTE, SCALINGS, STOPS, Way, World, deaf, fails_first, join_all, one_crashes, one_of, patient,
-    quick, waiter,
+    Answer, Execute, LONG, MINUTE, SCALINGS, STOPS, Way, World, crashes_first, deaf, fails_first, join_all,
+    one_crashes, one_of, patient, quick, waiter,
 };
 
 /// A thread that brings strict units of a session.
@@ -140,7 +140,7 @@ fn a_cancel_and_a_pause_meet_sessions() {
         });
         if one_of(&[true, false]) {
             pool.pause();
-            shuttle::thread::yield_now();
+            thread::yield_now();
             pool.resume();
         }
         let handles = join_all(submitters);
@@ -198,9 +198,76 @@ fn a_session_whose_unit_does_not_return_goes_on() {
         // The deadline, and the grace after it.
         for _ in 0..2 {
             world.clock.advance(MINUTE);
-            shuttle::thread::yield_now();
+            thread::yield_now();
         }
         let summary = pool.stop(one_of(&[Stop::Cancel { grace: LONG }, Stop::Now])).unwrap();
         world.assert_ended(&pool, &summary, &join_all(submitters));
+    });
+}
+
+/// Waits until it is asked to stop if it is of the session, and is quick if it is not.
+fn waits_in_session(call: &Call<'_>) -> Answer {
+    if call.unit().options.affinity_key.is_some() { patient(call) } else { quick(call) }
+}
+
+#[test]
+fn units_of_a_session_are_executed_side_by_side_where_their_worker_has_room() {
+    check(|| {
+        let world = World::new();
+        world.watch.expect_at_most(2, 2);
+        let builder = world.pool(waits_in_session).max_workers(2).worker_capacity(2).scaling(one_of(&SCALINGS));
+        let pool = world.start(builder);
+        let submitters = [session(&world, &pool, ("a", 2), "s", Way::Line)];
+        // They wait for each other, on one worker.
+        while world.watch.most() < 2 {
+            thread::yield_now();
+        }
+        let handles = join_all(submitters);
+        for handle in &handles {
+            world.cancel(&pool, handle.id());
+        }
+        world.assert_all_done(&pool, &handles);
+    });
+}
+
+#[test]
+fn what_waits_for_its_worker_keeps_nobody_else_waiting() {
+    check(|| {
+        let world = World::new();
+        world.watch.expect_at_most(2, 1);
+        let pool = world.start(world.pool(waits_in_session).max_workers(2).scaling(one_of(&SCALINGS)));
+        let mut handles = join_all([session(&world, &pool, ("a", 2), "s", Way::Line)]);
+        let others = join_all([world.submitter(&pool, "b", 2, Way::Line)]);
+        for handle in &others {
+            assert!(handle.wait().unwrap().status.is_terminal());
+        }
+        for handle in &handles {
+            world.cancel(&pool, handle.id());
+        }
+        handles.extend(others);
+        world.assert_all_done(&pool, &handles);
+    });
+}
+
+/// What belongs to no session crashes the first time, and takes its worker with it.
+fn others_crash(call: &Call<'_>) -> Answer {
+    if call.unit().options.affinity_key.is_some() { deaf(call) } else { crashes_first(call) }
+}
+
+#[test]
+fn a_session_is_not_divided_when_a_unit_of_another_crashes_its_worker() {
+    check(|| {
+        let world = World::new();
+        world.watch.expect_at_most(2, 3);
+        let builder = world.pool(others_crash).max_workers(2).worker_capacity(3).scaling(one_of(&SCALINGS));
+        let pool = world.start(builder);
+        let submitters = [
+            session(&world, &pool, ("a", 2), "s", Way::Line),
+            session(&world, &pool, ("b", 1), "s", one_of(&[Way::Line, Way::Waiting])),
+            world.submitter(&pool, "c", 1, Way::Line),
+        ];
+        let handles = join_all(submitters);
+        assert_eq!(handles.len(), 4);
+        world.assert_all_done(&pool, &handles);
     });
 }

@@ -20,6 +20,9 @@ use crate::world::{
 /// How a worker comes up, or the pool itself.
 type Start = fn(&CancelToken) -> Result<(), ExecuteError>;
 
+/// How somebody waits for a pool to come up.
+type Wait = fn(&WorkPool) -> Result<(), WaitError>;
+
 fn at_once(_: &CancelToken) -> Result<(), ExecuteError> {
     Ok(())
 }
@@ -214,7 +217,7 @@ fn a_stop_meets_a_pool_that_comes_up() {
         }
         let pool =
             Arc::new(builder.startup_batch(one_of(&[1, 2])).startup_batch_delay(Duration::ZERO).start().unwrap());
-        let waiters: [fn(&WorkPool) -> Result<(), WaitError>; 4] = [
+        let waiters: [Wait; 4] = [
             WorkPool::await_ready,
             WorkPool::await_ready,
             WorkPool::await_init_complete,
@@ -244,7 +247,7 @@ fn whoever_waits_for_a_pool_to_come_up_hears_whether_it_does() {
         let builder = world.staffed(Crew { execute: quick, first, others }).max_workers(2).scaling(Scaling::Fixed);
         let builder = builder.init_hook(hook).startup_batch(one_of(&[1, 2])).startup_batch_delay(Duration::ZERO);
         let pool = Arc::new(builder.start().unwrap());
-        let waiters: [fn(&WorkPool) -> Result<(), WaitError>; 4] = [
+        let waiters: [Wait; 4] = [
             WorkPool::await_ready,
             WorkPool::await_ready,
             WorkPool::await_init_complete,
