@@ -172,7 +172,7 @@ fn execute(core: &Core, cell: &WorkerCell, execution: &Execution) -> End {
     if let Some(key) = claimable.strict_key() {
         core.ready.session_goes_on(key, unit.key);
     }
-    slot::resolve_capacity(core, cell);
+    slot::resolve_capacity(core, cell, execution);
     let recording = Recording { core, execution };
     let call = Call {
         claim: &execution.claim,

@@ -107,9 +107,8 @@ pub(super) fn replace(core: &Arc<Core>, cell: &Arc<WorkerCell>, run: u64) {
             if let Err(error) = spawn(core, cell, Thread { lane, generation, inbox }, Some(first)) {
                 log::error!("worker {}: no thread to go on with: {error}", cell.id);
                 cell.lose_lane(lane);
-                if cell.capacity() == 1 {
-                    end(core, cell);
-                }
+                // It takes nothing more, and ends when it is done with what it has.
+                cell.taint(&core.ready);
                 close_elsewhere(core, cell, execution);
             }
         }
@@ -376,7 +375,14 @@ pub(super) fn taint(core: &Core, cell: &WorkerCell, reason: &str) {
 /// Tells idle workers to end.
 pub(super) fn retire(core: &Core, workers: impl IntoIterator<Item = WorkerNumber>) {
     for cell in workers.into_iter().filter_map(|worker| core.registry.get(worker)) {
-        cell.retire();
+        tell_to_end(core, &cell);
+    }
+}
+
+/// Lets a worker end that has nothing in hand: by one of its threads, if it has any left.
+fn tell_to_end(core: &Core, cell: &WorkerCell) {
+    if !cell.retire() {
+        end(core, cell);
     }
 }
 
@@ -420,14 +426,14 @@ pub(super) fn dismiss(core: &Core, cell: &WorkerCell) {
 
 fn settle_without(core: &Core, cell: &WorkerCell, assigned: Option<&Arc<OpenUnit>>, after: After) {
     if cell.settle_without(&core.ready, assigned, after, wear(core), core.now_ms()) == Settled::Ends {
-        cell.retire();
+        tell_to_end(core, cell);
     }
 }
 
 /// Frees the place of a unit whose thread came back after its attempt was closed by somebody else.
 pub(super) fn free_stuck(core: &Core, cell: &WorkerCell, execution: &Execution) {
     if settle(core, cell, execution, After::GoOn) == Settled::Ends {
-        cell.retire();
+        tell_to_end(core, cell);
     }
 }
 
@@ -444,11 +450,11 @@ fn settle(core: &Core, cell: &WorkerCell, execution: &Execution, after: After) -
 }
 
 /// Asks how many units a worker can have in hand, when it has its first, if that is the executor's to say.
-pub(super) fn resolve_capacity(core: &Core, cell: &WorkerCell) {
+pub(super) fn resolve_capacity(core: &Core, cell: &WorkerCell, execution: &Execution) {
     if !cell.ask_capacity() {
         return;
     }
     let asked =
         panics::contain("an executor's capacity", || core.runtime.capacity(&*core.executor, &cell.id)).flatten();
-    cell.widen(&core.ready, core.settings.capacity_of(asked));
+    cell.widen(&core.ready, execution, core.settings.capacity_of(asked));
 }

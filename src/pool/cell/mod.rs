@@ -297,15 +297,17 @@ impl WorkerCell {
         self.state.lock().is_worn(wear, now_ms)
     }
 
-    /// It has nothing in hand, and is to end.
-    pub(super) fn retire(&self) {
+    /// It has nothing in hand, and is to end. Says whether one of its threads does that; if it has lost them all, it is for the caller.
+    pub(super) fn retire(&self) -> bool {
         let mut state = self.state.lock();
         if state.status.is_ended() {
-            return;
+            return true;
         }
         state.status = WorkerStatus::ShuttingDown;
+        let Some(lane) = state.lanes.iter().find(|lane| lane.is_open) else { return false };
         // It was idle, so there is room; if it has been told before, there need not be.
-        state.lanes[LaneNumber::FIRST.0].inbox.put(Task::Quit);
+        lane.inbox.put(Task::Quit);
+        true
     }
 
     /// It crashed and rests, but the pool stops: it ends.
@@ -421,9 +423,14 @@ impl WorkerCell {
         !std::mem::replace(&mut self.state.lock().is_capacity_known, true)
     }
 
-    /// It is known how many units it can have in hand.
-    pub(super) fn widen(&self, ready: &Ready, capacity: u32) {
+    /// It is known how many units it can have in hand, from the one that it has. If that was taken from it meanwhile, somebody else is to
+    /// find out.
+    pub(super) fn widen(&self, ready: &Ready, execution: &Execution, capacity: u32) {
         let mut state = self.state.lock();
+        if state.current_of(execution).is_none_or(|current| current.stage == Stage::Closing) {
+            state.is_capacity_known = false;
+            return;
+        }
         state.capacity = capacity.max(state.load).max(1);
         ready.widen(self.number, state.capacity);
     }
@@ -440,6 +447,12 @@ impl WorkerCell {
     /// Whether it ends because it crashed.
     pub(super) fn has_crashed(&self) -> bool {
         self.state.lock().has_crashed
+    }
+
+    #[cfg(test)]
+    fn set_capacity(&self, ready: &Ready, capacity: u32) {
+        self.state.lock().capacity = capacity;
+        ready.widen(self.number, capacity);
     }
 
     #[cfg(test)]

@@ -69,7 +69,7 @@ fn it_takes_as_many_units_as_it_can_have_and_has_a_lane_for_each() {
     // 001-F58, 001-F59, 001-F60, 001-F61
     let ready = ready(1);
     let cell = busy(&ready);
-    cell.widen(&ready, 3);
+    cell.set_capacity(&ready, 3);
     for lane in [1, 2] {
         assert_eq!(ready.busy_worker(), cell.number);
         assert!(matches!(cell.reserve(), Reserved::WithLane { lane: LaneNumber(number), .. } if number == lane));
