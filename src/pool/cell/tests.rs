@@ -95,7 +95,7 @@ fn one_that_crashed_does_not_rest_if_it_is_to_end_anyway() {
     for (first, second) in [(rest, After::Retire), (After::Retire, rest)] {
         let ready = ready(1);
         let cell = busy(&ready);
-        cell.widen(&ready, 2);
+        cell.set_capacity(&ready, 2);
         assert!(ready.busy_worker() == cell.number && takes(&cell));
         cell.taint(&ready);
         assert_eq!(cell.settle_without(&ready, None, first, ANY_WEAR, 0), Settled::GoesOn);
