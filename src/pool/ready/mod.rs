@@ -77,7 +77,14 @@ impl State {
 
     /// Whether whoever waits for a place may have one: units that are due come first.
     fn has_room_for_new(&self) -> bool {
-        self.may_start() && self.capacity.free() > self.due_units()
+        self.outlook().has_room_for_new
+    }
+
+    /// Who may have the places that are free.
+    fn outlook(&self) -> Outlook {
+        let free = if self.may_start() { self.capacity.free() } else { 0 };
+        let due = if free > 0 { self.due_units() } else { 0 };
+        Outlook { has_room_for_new: free > due, has_work: free > 0 && due > 0 }
     }
 
     /// How many units are due, have no place yet, and could have one: what waits for a worker of its own that is busy could not.
@@ -90,11 +97,6 @@ impl State {
         for unit in self.timers.take_retries(now_ms) {
             self.ledger.fall_due(unit, now_ms);
         }
-    }
-
-    /// Whether the claimer has something to do.
-    fn has_work(&self) -> bool {
-        self.may_start() && self.capacity.free() > 0 && self.due_units() > 0
     }
 
     /// Whether those who wait for completion may find what they wait for.
@@ -117,6 +119,15 @@ impl State {
             (PoolPhase::Draining | PoolPhase::Stopped, _) => Refusal::Stopped,
         }
     }
+}
+
+/// Who may have the places that are free.
+#[derive(Clone, Copy, Debug)]
+struct Outlook {
+    /// Whoever waits for one.
+    has_room_for_new: bool,
+    /// Units that are due: the claimer has something to do.
+    has_work: bool,
 }
 
 /// Who is to be woken once the lock is free.
@@ -186,7 +197,7 @@ impl Ready {
     fn change<T>(&self, section: impl FnOnce(&mut State, &mut Wake) -> T) -> T {
         let mut wake = Wake::default();
         let mut state = self.state.lock();
-        let (had_room, had_work) = (state.has_room_for_new(), state.has_work());
+        let before = state.outlook();
         let answer = section(&mut state, &mut wake);
         for worker in state.capacity.take_gone() {
             state.ledger.line.sessions.worker_goes(worker);
@@ -195,9 +206,10 @@ impl Ready {
             state.timers.clear(at_ms, Alarm::QueueTimeout(unit));
         }
         // There is room also when what had precedence is gone.
-        wake.slot |= !had_room && state.has_room_for_new();
+        let after = state.outlook();
+        wake.slot |= !before.has_room_for_new && after.has_room_for_new;
         // Whoever frees a place need not ask who may have it, whoever lets a unit go need not ask who waits for that.
-        wake.claimer |= (wake.slot || !had_work) && state.has_work();
+        wake.claimer |= (wake.slot || !before.has_work) && after.has_work;
         wake.settled &= state.is_worth_a_look();
         wake.supervisor |= state.wants_another_worker();
         drop(state);

@@ -179,7 +179,7 @@ impl Ready {
 
     /// Whether something is due, and there is a place for it.
     pub(in crate::pool) fn has_work(&self) -> bool {
-        self.state.lock().has_work()
+        self.state.lock().outlook().has_work
     }
 
     /// Takes places for units that are due, in order, at most so many: each goes to its own worker if it must, otherwise rather to the one
