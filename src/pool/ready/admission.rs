@@ -138,8 +138,8 @@ impl Ready {
         self.change(|state, _| {
             state.ledger.queue.enter_anyway();
             if let Some(key) = arrival.claimable.strict_key() {
-                state.ledger.line.sessions.enter(key, true);
-                state.ledger.line.sessions.take(key, false);
+                state.ledger.line.sessions.begin_entering(key);
+                state.ledger.line.sessions.end_taking(key);
             }
             arrival.way = Way::Line;
         });
@@ -161,7 +161,7 @@ impl Ready {
             }
             let taken = state.capacity.take_promised(None)?;
             if let Some(key) = strict_key {
-                state.ledger.line.sessions.settle(key, taken.worker(), true, now_ms);
+                state.ledger.line.sessions.settle(key, taken.worker(), now_ms);
             }
             Some(taken)
         })
@@ -178,7 +178,7 @@ impl State {
         };
         if let Some(taken) = taken {
             if let Some(tie) = tie {
-                self.ledger.line.sessions.settle(&tie.key, taken.worker(), tie.is_strict(), coming.now_ms);
+                self.ledger.line.settle(tie, taken.worker(), coming.now_ms);
             }
             return Ok((Place::Worker(taken), self.arrive(coming, Way::Worker)));
         }
@@ -206,11 +206,15 @@ impl State {
         }
     }
 
+    /// The worker that a unit's session was on, if it has room.
+    fn preferred(&mut self, tie: Option<&Tie>, now_ms: i64) -> Option<WorkerNumber> {
+        let worker = self.ledger.line.sessions.worker_of(&tie?.key, now_ms)?;
+        (self.capacity.room(worker) > 0).then_some(worker)
+    }
+
     /// A place of any worker, rather of the one that the unit's session was on.
     fn take_any(&mut self, coming: &Coming<'_>, claim: Claim) -> Option<Taken> {
-        let key = coming.claimable.tie.as_ref().map(|tie| &tie.key);
-        let preferred = key.and_then(|key| self.ledger.line.sessions.worker_of(key, coming.now_ms));
-        let wish = preferred.filter(|&worker| self.capacity.room(worker) > 0).or(coming.wish);
+        let wish = self.preferred(coming.claimable.tie.as_ref(), coming.now_ms).or(coming.wish);
         match claim {
             Claim::Promised => self.capacity.take_promised(wish),
             Claim::Bare => self.capacity.take(wish),
@@ -259,8 +263,8 @@ impl State {
         self.submissions += 1;
         if let Some(key) = coming.claimable.strict_key() {
             match way {
-                Way::Worker => self.ledger.line.sessions.take(key, true),
-                Way::Line => self.ledger.line.sessions.enter(key, true),
+                Way::Worker => self.ledger.line.sessions.begin_taking(key),
+                Way::Line => self.ledger.line.sessions.begin_entering(key),
                 Way::Later => {}
             }
         }
@@ -272,8 +276,8 @@ impl State {
     pub(super) fn end_arrival(&mut self, arrival: &Arrival) {
         let Some(key) = arrival.claimable.strict_key() else { return };
         match arrival.way {
-            Way::Worker => self.ledger.line.sessions.take(key, false),
-            Way::Line => self.ledger.line.sessions.enter(key, false),
+            Way::Worker => self.ledger.line.sessions.end_taking(key),
+            Way::Line => self.ledger.line.sessions.end_entering(key),
             Way::Later => {}
         }
     }
@@ -288,14 +292,13 @@ impl State {
         let taken = match next.worker {
             Some(worker) => self.capacity.take_of(worker).then_some(Taken::Up(worker)),
             None => {
-                let key = tie.as_ref().map(|tie| &tie.key);
-                let preferred = key.and_then(|key| self.ledger.line.sessions.worker_of(key, now_ms));
-                self.capacity.take(preferred.filter(|&worker| self.capacity.room(worker) > 0).or(wish))
+                let wish = self.preferred(tie.as_ref(), now_ms).or(wish);
+                self.capacity.take(wish)
             }
         }?;
         let unit = self.ledger.pick(next.unit)?;
         if let Some(tie) = &tie {
-            self.ledger.line.sessions.settle(&tie.key, taken.worker(), tie.is_strict(), now_ms);
+            self.ledger.line.settle(tie, taken.worker(), now_ms);
         }
         let strict_key = tie.filter(Tie::is_strict).map(|tie| tie.key);
         Some(Pick { key: next.unit, unit, strict_key, taken })

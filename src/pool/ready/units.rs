@@ -284,7 +284,7 @@ impl Ready {
     pub(in crate::pool) fn session_is_on(&self, key: &Arc<str>, worker: WorkerNumber, now_ms: i64) {
         self.change(|state, _| {
             if state.capacity.is_up(worker) {
-                state.ledger.line.sessions.settle(key, worker, false, now_ms);
+                state.ledger.line.sessions.visit(key, worker, now_ms);
             }
         });
     }
