@@ -155,11 +155,6 @@ impl Settings {
         Ok(())
     }
 
-    /// For how long a session is remembered.
-    pub(super) fn affinity_ttl_ms(&self) -> i64 {
-        i64::try_from(self.affinity_ttl.as_millis()).unwrap_or(i64::MAX)
-    }
-
     /// How many units a worker can have in hand, if nobody has to be asked.
     pub(super) fn known_capacity(&self) -> Option<u32> {
         self.capacity_strategy.known(self.worker_capacity)
