@@ -256,8 +256,10 @@ impl Core {
 
     /// Hands a claimed unit to a worker; if that is gone, the unit goes back and is claimed again.
     pub(super) fn hand_over(&self, cell: &WorkerCell, claim: Claim, unit: &Arc<OpenUnit>) {
-        homes::settle_in(self, &claim, &cell.id);
         let execution = Arc::new(Execution::new(self, cell.number, claim, Arc::clone(unit)));
+        if let Some(tie) = &execution.tie {
+            homes::settle_in(self, &tie.key, &cell.id);
+        }
         if let Err(execution) = cell.hand_over(execution) {
             let lease = &execution.claim.lease;
             let release = || self.repository().release(lease, None, "its worker was gone");
