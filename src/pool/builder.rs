@@ -296,8 +296,8 @@ impl WorkPoolBuilder {
         self
     }
 
-    /// For how long it is remembered which worker had the last unit of a session, from the end of that on (15 minutes). While units of a strict one are executed or
-    /// wait it is not forgotten. Of those that nobody uses, the last 100,000 are remembered.
+    /// For how long it is remembered which worker had the last unit of a session, from the end of that on (15 minutes). While units of
+    /// a strict one are executed or wait it is not forgotten. Of those that nobody uses, the last 100,000 are remembered.
     pub fn affinity_ttl(mut self, time: Duration) -> Self {
         self.settings.affinity_ttl = time;
         self
@@ -396,7 +396,7 @@ impl WorkPoolBuilder {
     }
 
     /// Called when a unit is COMPLETED, which the database says by then (nothing). It runs on the worker's
-    /// thread; until it returns, the worker takes nothing new.
+    /// thread; until it returns, the unit's place is taken.
     pub fn on_unit_complete(mut self, callback: impl Fn(&WorkUnit, &WorkResult) + Send + Sync + 'static) -> Self {
         self.callbacks.complete = Some(Box::new(callback));
         self
