@@ -271,8 +271,11 @@ fn a_unit_that_is_claimed_last_for_a_worker_that_came_up_meanwhile_is_not_refuse
     world.assert_clean();
 }
 
+/// What an executor answers when it is asked for a capacity.
+type Says = Box<dyn Fn(&WorkerId) -> Option<u32> + Send + Sync>;
+
 /// An executor that is played by the test and says how many units its workers can have.
-struct Able(Part, Box<dyn Fn(&WorkerId) -> Option<u32> + Send + Sync>);
+struct Able(Part, Says);
 
 impl Executor for Able {
     fn execute(&self, call: &Call<'_>) -> Result<WorkResult, ExecuteError> {
