@@ -64,6 +64,11 @@ impl Clock for SystemClock {
     }
 }
 
+/// A duration in whole milliseconds; what is too long for that is as long as can be.
+pub(crate) fn milliseconds(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
 /// What is left of a time once it was stored.
 pub(crate) fn whole_milliseconds(time: DateTime<Utc>) -> DateTime<Utc> {
     DateTime::from_timestamp_millis(time.timestamp_millis()).expect("a time in milliseconds is a time")

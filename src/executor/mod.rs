@@ -48,7 +48,8 @@ pub trait Executor: Send + Sync + 'static {
     fn execute(&self, call: &Call<'_>) -> Result<WorkResult, ExecuteError>;
 
     /// Brings a worker up, on its own thread, before its first unit and again after a crash or when its thread was left behind
-    /// (nothing to do). What it had before is of no use then.
+    /// (nothing to do). What it had before is of no use then. One that executes several units at a time has other threads to go on
+    /// with: it is not brought up again when one of them was left behind.
     ///
     /// An error means that the worker cannot work, and so does not returning within the pool's
     /// [`startup_timeout`](crate::WorkPoolBuilder::startup_timeout), which the token tells of. A worker that did not come up is tried

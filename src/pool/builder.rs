@@ -155,11 +155,6 @@ impl Settings {
         Ok(())
     }
 
-    /// For how long a session is remembered.
-    pub(super) fn affinity_ttl_ms(&self) -> i64 {
-        i64::try_from(self.affinity_ttl.as_millis()).unwrap_or(i64::MAX)
-    }
-
     /// How many units a worker can have in hand, if nobody has to be asked.
     pub(super) fn known_capacity(&self) -> Option<u32> {
         self.capacity_strategy.known(self.worker_capacity)
@@ -301,8 +296,8 @@ impl WorkPoolBuilder {
         self
     }
 
-    /// For how long it is remembered which worker had the last unit of a session, from the end of that on (15 minutes). While units of a strict one are executed or
-    /// wait it is not forgotten. Of those that nobody uses, the last 100,000 are remembered.
+    /// For how long it is remembered which worker had the last unit of a session, from the end of that on (15 minutes). While units of
+    /// a strict one are executed or wait it is not forgotten. Of those that nobody uses, the last 100,000 are remembered.
     pub fn affinity_ttl(mut self, time: Duration) -> Self {
         self.settings.affinity_ttl = time;
         self
@@ -401,7 +396,7 @@ impl WorkPoolBuilder {
     }
 
     /// Called when a unit is COMPLETED, which the database says by then (nothing). It runs on the worker's
-    /// thread; until it returns, the worker takes nothing new.
+    /// thread; until it returns, the unit's place is taken.
     pub fn on_unit_complete(mut self, callback: impl Fn(&WorkUnit, &WorkResult) + Send + Sync + 'static) -> Self {
         self.callbacks.complete = Some(Box::new(callback));
         self

@@ -8,9 +8,9 @@ use chrono::{DateTime, Utc};
 use super::cell::WorkerCell;
 use super::core::Core;
 use super::execution::{Captured, ComeBack, Execution};
+use super::homes;
 use super::judge::{End, How};
 use super::ledger::Left;
-use super::line::Tie;
 use super::observe::Event;
 use super::ready::Stop;
 use super::timers::{boot_ms_of, due_ms};
@@ -58,8 +58,9 @@ pub(super) fn close(
         hold(core, *until, reason);
     }
     // Before its unit leaves: nobody is to forget the session in between.
-    if let Some(tie) = Tie::of(&execution.claim.unit.options, core.settings.affinity) {
+    if let Some(tie) = &execution.tie {
         core.ready.session_stayed(&tie.key, cell.number, core.now_ms());
+        homes::stayed(core, &tie.key, &cell.id);
     }
     let captured = execution.capture(core, &end.result);
     let closed = match &mut end.how {

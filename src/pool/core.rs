@@ -26,7 +26,7 @@ use super::stats::Summary;
 use super::timers::due_ms;
 use super::{claimer, homes, inside, slot};
 use crate::attempt::{AttemptReport, Provenance};
-use crate::clock::Clock;
+use crate::clock::{Clock, milliseconds};
 use crate::error::RepositoryError;
 use crate::executor::{CancelToken, Executor};
 use crate::job::Job;
@@ -102,7 +102,11 @@ impl Core {
             number: inside::next_pool(),
             provenance: parts.executor.provenance(),
             registry: Registry::new(),
-            ready: Ready::new(parts.settings.crew(), parts.settings.max_queue_size, parts.settings.affinity_ttl_ms()),
+            ready: Ready::new(
+                parts.settings.crew(),
+                parts.settings.max_queue_size,
+                milliseconds(parts.settings.affinity_ttl),
+            ),
             heartbeat: Nudge::new(),
             reports: Mailbox::new(),
             owner: OnceLock::new(),
@@ -144,7 +148,7 @@ impl Core {
 
     /// So much later than now.
     pub(super) fn in_ms(&self, time: Duration) -> i64 {
-        self.now_ms().saturating_add(i64::try_from(time.as_millis()).unwrap_or(i64::MAX))
+        self.now_ms().saturating_add(milliseconds(time))
     }
 
     pub(super) fn next_run(&self) -> u64 {
@@ -252,8 +256,10 @@ impl Core {
 
     /// Hands a claimed unit to a worker; if that is gone, the unit goes back and is claimed again.
     pub(super) fn hand_over(&self, cell: &WorkerCell, claim: Claim, unit: &Arc<OpenUnit>) {
-        homes::settle_in(self, &claim, &cell.id);
         let execution = Arc::new(Execution::new(self, cell.number, claim, Arc::clone(unit)));
+        if let Some(tie) = &execution.tie {
+            homes::settle_in(self, &tie.key, &cell.id);
+        }
         if let Err(execution) = cell.hand_over(execution) {
             let lease = &execution.claim.lease;
             let release = || self.repository().release(lease, None, "its worker was gone");

@@ -128,14 +128,7 @@ pub enum Refusal {
 impl SubmitError {
     /// A unit that comes back without having been seen by any pool, with its prompt.
     pub(super) fn unseen(mut unit: NewUnit, prompt: Prompt, reason: Refusal) -> SubmitError {
-        let reason = match (&unit.prompt, prompt) {
-            (Some(own), Prompt::Text(text)) if *own != text => Refusal::TwoPrompts,
-            (_, Prompt::Text(text)) => {
-                unit.prompt = Some(text);
-                reason
-            }
-            (_, Prompt::OfUnit) => reason,
-        };
+        let reason = if prompt.put_into(&mut unit) { reason } else { Refusal::TwoPrompts };
         SubmitError { unit: Box::new(unit), reason }
     }
 

@@ -10,6 +10,8 @@ use serde_json::Value;
 
 use super::capacity::WorkerNumber;
 use super::core::Core;
+use super::homes;
+use super::line::Tie;
 use super::observe::Event;
 use super::open_unit::{OpenUnit, Said};
 use crate::attempt::{AttemptReport, Process, Progress};
@@ -35,6 +37,8 @@ pub(super) struct Execution {
     /// The worker that it is given to.
     worker: WorkerNumber,
     pub(super) claim: Claim,
+    /// The session that its unit belongs to.
+    pub(super) tie: Option<Tie>,
     pub(super) unit: Arc<OpenUnit>,
     pub(super) cancel: CancelToken,
     /// When it was claimed, by the pool's clock.
@@ -102,6 +106,7 @@ impl Execution {
         Execution {
             run: core.next_run(),
             worker,
+            tie: Tie::of(&claim.unit.options, core.settings.affinity),
             claim,
             unit,
             cancel,
@@ -292,7 +297,10 @@ impl Recorder for Recording<'_> {
     fn session(&self, session_id: &str) {
         self.execution.told().session_id = Some(session_id.to_owned());
         // Whoever carries it on is best off where it is.
-        self.core.ready.session_is_on(&Arc::from(session_id), self.execution.worker, self.core.now_ms());
+        let key = Arc::from(session_id);
+        if self.core.ready.session_is_on(&key, self.execution.worker, self.core.now_ms()) {
+            homes::settle_in(self.core, &key, &self.execution.claim.lease.worker_id);
+        }
         self.progress(&Progress::default().session(session_id));
     }
 

@@ -15,6 +15,7 @@ use super::ready::Stop;
 use super::stats::PoolPhase;
 use super::{panics, supervisor};
 use crate::attempt::{AttemptKey, FailureKind};
+use crate::clock::milliseconds;
 use crate::error::RepositoryError;
 use crate::executor::CancelReason;
 use crate::lease::{Held, OwnerId};
@@ -82,7 +83,7 @@ impl Beat {
 
     /// Whether the pool's own leases are good. If the machine slept since they were renewed, a sweep would take them for lost.
     fn is_fresh(&self, core: &Core) -> bool {
-        let lease_ms = i64::try_from(core.settings.lease.as_millis()).unwrap_or(i64::MAX);
+        let lease_ms = milliseconds(core.settings.lease);
         core.now_ms() < self.renewed_at_ms.saturating_add(lease_ms / 2)
     }
 
@@ -99,8 +100,8 @@ impl Beat {
             }
             Err(error) => {
                 log::warn!("{}: leases were not renewed: {error}", core.job.id);
-                let lease_ms = i64::try_from(core.settings.lease.as_millis()).unwrap_or(i64::MAX);
-                let margin_ms = i64::try_from(core.settings.heartbeat.as_millis()).unwrap_or(i64::MAX);
+                let lease_ms = milliseconds(core.settings.lease);
+                let margin_ms = milliseconds(core.settings.heartbeat);
                 let is_last_chance = error.is_rejection() || core.now_ms() + margin_ms >= self.renewed_at_ms + lease_ms;
                 if is_last_chance {
                     for (cell, execution) in executing(core) {

@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use super::core::Core;
 use super::error::Refusal;
-use super::line::{Claimable, Tie};
+use super::line::Claimable;
 use super::residence::{Elsewhere, Residences, Resident, Stay};
-use crate::lease::Claim;
 use crate::worker::WorkerId;
 
 /// Where the sessions of all pools of a set live, and what this one is called among them.
@@ -34,12 +33,17 @@ pub(super) fn move_in(core: &Core, claimable: &Claimable) -> Result<Option<Stay>
     })
 }
 
-/// A unit is given to a worker, where others of its session find it from now on.
-pub(super) fn settle_in(core: &Core, claim: &Claim, worker_id: &WorkerId) {
-    let Some(homes) = &core.homes else { return };
-    if let Some(tie) = Tie::of(&claim.unit.options, core.settings.affinity) {
-        let until_ms = core.in_ms(core.settings.affinity_ttl);
-        homes.residences.settle(&tie.key, &homes.resident(core), worker_id, until_ms);
+/// A unit of a session is given to a worker, or the worker has told that it is in it: others find it there from now on.
+pub(super) fn settle_in(core: &Core, key: &Arc<str>, worker_id: &WorkerId) {
+    if let Some(homes) = &core.homes {
+        homes.residences.settle(key, &homes.resident(core), worker_id, core.in_ms(core.settings.affinity_ttl));
+    }
+}
+
+/// A unit of a session was with a worker until now, from when on that is remembered.
+pub(super) fn stayed(core: &Core, key: &Arc<str>, worker_id: &WorkerId) {
+    if let Some(homes) = &core.homes {
+        homes.residences.stayed(key, &homes.resident(core), worker_id, core.in_ms(core.settings.affinity_ttl));
     }
 }
 

@@ -97,10 +97,18 @@ impl Line {
         }
     }
 
+    /// A unit goes to a worker: that is where its session is, or was last.
+    pub(super) fn settle(&mut self, tie: &Tie, worker: WorkerNumber, now_ms: i64) {
+        match tie.is_strict() {
+            true => self.sessions.settle(&tie.key, worker, now_ms),
+            false => self.sessions.visit(&tie.key, worker, now_ms),
+        }
+    }
+
     /// Whose turn it is, if a place is free and these workers have room.
     pub(super) fn next(&self, has_room: impl Fn(WorkerNumber) -> bool) -> Option<Next> {
         let free = self.free.first().map(|&order| (order, None));
-        let strict = self.sessions.first(has_room).map(|(order, _, worker)| (order, worker));
+        let strict = self.sessions.first(has_room);
         let (order, worker) = free.into_iter().chain(strict).min_by_key(|&(order, _)| order)?;
         Some(Next { unit: order.unit, worker })
     }

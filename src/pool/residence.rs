@@ -3,7 +3,7 @@
 //! | a key | is there | goes when |
 //! |---|---|---|
 //! | has open strict units ([`Stay`]) | for as long as they are open | their pool has stopped |
-//! | was given to a worker ([`Residences::settle`]) | until its time is over | its time is over, or too many are remembered: then the one used longest ago |
+//! | was with a worker ([`Residences::settle`], [`Residences::stayed`]) | until its time is over | its time is over, or too many are remembered: then the one used longest ago |
 //! | neither | not at all | – |
 //!
 //! A strict unit may live only where its key does. So of two pools that want the same key at the same time exactly one gets
@@ -87,6 +87,19 @@ impl Residences {
         residence.until_ms = until_ms;
         state.put(key, residence);
         state.keep_to(self.limit);
+    }
+
+    /// A unit with this key was with a worker until now. If that is still where it is to be found, it is until then.
+    pub(super) fn stayed(&self, key: &Arc<str>, pool: &Resident, worker_id: &WorkerId, until_ms: i64) {
+        let mut state = self.lock();
+        let is_there = |residence: &&Residence| {
+            residence.pool.number == pool.number && residence.worker.as_ref() == Some(worker_id)
+        };
+        if state.keys.get(key).filter(is_there).is_none() {
+            return;
+        }
+        let Some(residence) = state.take(key) else { return };
+        state.put(key, Residence { until_ms, ..residence });
     }
 
     /// In which pool a key lives, and with which worker, if that is known.
@@ -327,6 +340,19 @@ mod tests {
         assert_eq!(counts(&residences), (0, 0));
         let _stay = residences.enter(&key("s"), &pool(2), NOW_MS + 10).unwrap();
         assert_eq!(residences.at("s", NOW_MS + 10), None, "the worker of before is not where it lives now");
+    }
+
+    #[test]
+    fn it_is_remembered_from_when_its_worker_had_it_last_if_it_still_is_there() {
+        let residences = residences(10);
+        residences.stayed(&key("s"), &pool(1), &worker("w1"), NOW_MS + 10);
+        assert_eq!(counts(&residences), (0, 0), "it never was");
+        residences.settle(&key("s"), &pool(1), &worker("w1"), NOW_MS + 10);
+        residences.stayed(&key("s"), &pool(1), &worker("w1"), NOW_MS + 20);
+        residences.stayed(&key("s"), &pool(1), &worker("w2"), NOW_MS + 30);
+        residences.stayed(&key("s"), &pool(2), &worker("w1"), NOW_MS + 30);
+        assert_eq!(residences.at("s", NOW_MS + 19), home(1, "w1"));
+        assert_eq!(residences.at("s", NOW_MS + 20), None);
     }
 
     #[test]

@@ -10,7 +10,6 @@ use super::core::Core;
 use super::execution::{ComeBack, Execution, Recording};
 use super::judge::{End, How, judge, release};
 use super::ledger::Left;
-use super::line::Claimable;
 use super::lock::assert_none_held;
 use super::observe::Event;
 use super::ready::Stop;
@@ -168,9 +167,8 @@ fn execute(core: &Core, cell: &WorkerCell, execution: &Execution) -> End {
         worker_id: &cell.id,
     });
 
-    let claimable = Claimable::of(unit, core.settings.affinity);
-    if let Some(key) = claimable.strict_key() {
-        core.ready.session_goes_on(key, unit.key);
+    if let Some(tie) = execution.tie.as_ref().filter(|tie| tie.is_strict()) {
+        core.ready.session_goes_on(&tie.key, unit.key);
     }
     slot::resolve_capacity(core, cell, execution);
     let recording = Recording { core, execution };

@@ -6,8 +6,8 @@ use crate::worker::WorkerId;
 /// Where the workers of a pool live. A pool decides when a worker starts, what it executes and when it ends; a runtime does
 /// it. Every method has a default, which calls the executor in the pool's own threads.
 ///
-/// The pool has a thread for each worker in any case, on which it calls the runtime and waits. So a runtime that keeps
-/// processes speaks to them as an executor would, in plain blocking calls:
+/// The pool has a thread for each worker in any case, or for each unit that it executes at a time, on which it calls the runtime
+/// and waits. So a runtime that keeps processes speaks to them as an executor would, in plain blocking calls:
 ///
 /// ```
 /// use std::collections::HashMap;

@@ -81,13 +81,21 @@ impl Session {
         !self.running.is_empty() || self.taking > 0
     }
 
+    /// Whether a unit of it has yet to begin.
+    fn is_opening(&self) -> bool {
+        !self.opening.is_empty() || self.taking > 0
+    }
+
+    /// Is on a worker from now on.
+    fn sit(&mut self, worker: WorkerNumber) {
+        (self.worker, self.is_worker_gone) = (Some(worker), false);
+    }
+
     /// Leaves its worker, if that is gone and nothing of it is left there.
-    fn leave_worker(&mut self) -> Option<WorkerNumber> {
-        if !self.is_worker_gone || self.is_on_worker() {
-            return None;
+    fn leave_worker(&mut self) {
+        if self.is_worker_gone && !self.is_on_worker() {
+            (self.worker, self.is_worker_gone) = (None, false);
         }
-        self.is_worker_gone = false;
-        self.worker.take()
     }
 }
 
@@ -98,9 +106,9 @@ pub(super) struct Sessions {
     /// Which sessions are on a worker, or remembered to have been.
     by_worker: HashMap<WorkerNumber, HashSet<Arc<str>>>,
     /// The first unit of each session that can go anywhere.
-    anywhere: BTreeMap<Order, Arc<str>>,
+    anywhere: BTreeSet<Order>,
     /// The first unit of each session that can go to its worker, if that has room.
-    pinned: BTreeMap<WorkerNumber, BTreeMap<Order, Arc<str>>>,
+    pinned: BTreeMap<WorkerNumber, BTreeSet<Order>>,
     /// Those that nobody uses, by when somebody last did.
     remembered: BTreeSet<(i64, Arc<str>)>,
     remembered_for_ms: i64,
@@ -111,7 +119,7 @@ impl Sessions {
         Sessions {
             by_key: HashMap::new(),
             by_worker: HashMap::new(),
-            anywhere: BTreeMap::new(),
+            anywhere: BTreeSet::new(),
             pinned: BTreeMap::new(),
             remembered: BTreeSet::new(),
             remembered_for_ms,
@@ -129,9 +137,8 @@ impl Sessions {
         self.forget(now_ms);
         let Some(session) = self.by_key.get(key) else { return Seat::Anywhere };
         let is_held_up = !session.line.is_empty() || session.entering > 0;
-        let is_opening = !session.opening.is_empty() || session.taking > 0;
         match session.worker.filter(|_| !session.is_worker_gone) {
-            Some(worker) if is_held_up || is_opening => Seat::Behind(worker),
+            Some(worker) if is_held_up || session.is_opening() => Seat::Behind(worker),
             Some(worker) => Seat::On(worker),
             None if is_held_up || session.is_on_worker() => Seat::Nowhere,
             None => Seat::Anywhere,
@@ -149,11 +156,16 @@ impl Sessions {
         self.by_key.get(key).is_some_and(|session| session.is_worker_gone)
     }
 
-    /// A unit with this key goes to a worker, where its session is from now on. One that is not strict changes nothing for those that are.
-    pub(super) fn settle(&mut self, key: &Arc<str>, worker: WorkerNumber, is_strict: bool, now_ms: i64) {
+    /// A strict unit goes to a worker, where its session is from now on.
+    pub(super) fn settle(&mut self, key: &Arc<str>, worker: WorkerNumber, now_ms: i64) {
+        self.change(key, Some(now_ms), |session| session.sit(worker));
+    }
+
+    /// A unit with this key that is not strict goes to a worker. Those that are keep their session where it is.
+    pub(super) fn visit(&mut self, key: &Arc<str>, worker: WorkerNumber, now_ms: i64) {
         self.change(key, Some(now_ms), |session| {
-            if is_strict || !session.is_in_use() {
-                (session.worker, session.is_worker_gone) = (Some(worker), false);
+            if !session.is_in_use() {
+                session.sit(worker);
             }
         });
     }
@@ -170,14 +182,22 @@ impl Sessions {
         self.by_key.get(key).is_none_or(|session| session.running.len() + session.taking <= 1)
     }
 
-    /// Somebody begins to bring a strict unit straight to a worker, or has.
-    pub(super) fn take(&mut self, key: &Arc<str>, begins: bool) {
-        self.change(key, None, |session| count(&mut session.taking, begins));
+    /// Somebody begins to bring a strict unit straight to a worker.
+    pub(super) fn begin_taking(&mut self, key: &Arc<str>) {
+        self.change(key, None, |session| session.taking += 1);
     }
 
-    /// Somebody begins to bring a strict unit into the line, or has.
-    pub(super) fn enter(&mut self, key: &Arc<str>, begins: bool) {
-        self.change(key, None, |session| count(&mut session.entering, begins));
+    pub(super) fn end_taking(&mut self, key: &Arc<str>) {
+        self.change(key, None, |session| session.taking -= 1);
+    }
+
+    /// Somebody begins to bring a strict unit into the line.
+    pub(super) fn begin_entering(&mut self, key: &Arc<str>) {
+        self.change(key, None, |session| session.entering += 1);
+    }
+
+    pub(super) fn end_entering(&mut self, key: &Arc<str>) {
+        self.change(key, None, |session| session.entering -= 1);
     }
 
     /// A strict unit stands here now.
@@ -219,16 +239,11 @@ impl Sessions {
     }
 
     /// The first unit that can go: to any worker, or to one that has room.
-    pub(super) fn first(
-        &self,
-        has_room: impl Fn(WorkerNumber) -> bool,
-    ) -> Option<(Order, &Arc<str>, Option<WorkerNumber>)> {
-        let anywhere = self.anywhere.first_key_value().map(|(&order, key)| (order, key, None));
-        let pinned = self.pinned.iter().filter(|&(&worker, _)| has_room(worker)).filter_map(|(&worker, heads)| {
-            let (&order, key) = heads.first_key_value()?;
-            Some((order, key, Some(worker)))
-        });
-        anywhere.into_iter().chain(pinned).min_by_key(|&(order, _, _)| order)
+    pub(super) fn first(&self, has_room: impl Fn(WorkerNumber) -> bool) -> Option<(Order, Option<WorkerNumber>)> {
+        let anywhere = self.anywhere.first().map(|&order| (order, None));
+        let with_room = self.pinned.iter().filter(|&(&worker, _)| has_room(worker));
+        let pinned = with_room.filter_map(|(&worker, heads)| Some((*heads.first()?, Some(worker))));
+        anywhere.into_iter().chain(pinned).min_by_key(|&(order, _)| order)
     }
 
     /// How many sessions have a unit that can go, by how many each worker can take.
@@ -275,8 +290,8 @@ impl Sessions {
     /// Files the first unit of a session where it can be found when there is room for it.
     fn file(&mut self, key: &Arc<str>) {
         let Some(session) = self.by_key.get_mut(key) else { return };
-        let is_opening = !session.opening.is_empty() || session.taking > 0;
-        let head = session.line.first_key_value().filter(|&(_, &is_due)| is_due && !is_opening);
+        let may_go = !session.is_opening();
+        let head = session.line.first_key_value().filter(|&(_, &is_due)| is_due && may_go);
         let seat = match session.worker {
             Some(worker) if !session.is_worker_gone => Some(Filed::On(worker)),
             _ if session.is_on_worker() => None,
@@ -303,10 +318,10 @@ impl Sessions {
         }
         match filed {
             Some((Filed::Anywhere, order)) => {
-                self.anywhere.insert(order, Arc::clone(key));
+                self.anywhere.insert(order);
             }
             Some((Filed::On(worker), order)) => {
-                self.pinned.entry(worker).or_default().insert(order, Arc::clone(key));
+                self.pinned.entry(worker).or_default().insert(order);
             }
             None => {}
         }
@@ -328,10 +343,6 @@ impl Sessions {
     }
 }
 
-fn count(number: &mut usize, begins: bool) {
-    if begins { *number += 1 } else { *number -= 1 }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -351,7 +362,7 @@ mod tests {
     /// The first unit that can go, and where to, if these workers have room.
     fn first(sessions: &Sessions, with_room: &[WorkerNumber]) -> Option<(i64, Option<WorkerNumber>)> {
         let first = sessions.first(|worker| with_room.contains(&worker));
-        first.map(|(order, _, worker)| (order.unit.0, worker))
+        first.map(|(order, worker)| (order.unit.0, worker))
     }
 
     #[test]
@@ -359,11 +370,11 @@ mod tests {
         // 001-F42, 001-F44
         let (mut sessions, s) = (Sessions::new(1_000), key("s"));
         assert_eq!(sessions.seat("s", 0), Seat::Anywhere);
-        sessions.take(&s, true);
-        sessions.settle(&s, W1, true, 0);
+        sessions.begin_taking(&s);
+        sessions.settle(&s, W1, 0);
         assert_eq!(sessions.seat("s", 0), Seat::Behind(W1), "the first has yet to begin");
         sessions.stand(&s, order(1), Turn::Runs);
-        sessions.take(&s, false);
+        sessions.end_taking(&s);
         sessions.begin(&s, UnitKey(1));
         assert_eq!(sessions.seat("s", 0), Seat::On(W1));
         for unit in [3, 2] {
@@ -381,7 +392,7 @@ mod tests {
     #[test]
     fn what_waits_for_a_worker_that_goes_goes_elsewhere_once_nothing_is_left_there() {
         let (mut sessions, s) = (Sessions::new(1_000), key("s"));
-        sessions.settle(&s, W1, true, 0);
+        sessions.settle(&s, W1, 0);
         sessions.stand(&s, order(1), Turn::Runs);
         sessions.begin(&s, UnitKey(1));
         sessions.stand(&s, order(2), DUE);
@@ -389,7 +400,7 @@ mod tests {
         assert_eq!((first(&sessions, &[W1, W2]), sessions.seat("s", 0)), (None, Seat::Nowhere));
         sessions.stand(&s, order(1), Turn::None);
         assert_eq!(first(&sessions, &[]), Some((2, None)));
-        sessions.settle(&s, W2, true, 0);
+        sessions.settle(&s, W2, 0);
         sessions.stand(&s, order(2), Turn::Runs);
         sessions.worker_goes(W1);
         assert_eq!(sessions.worker_of("s", 0), Some(W2));
@@ -398,7 +409,7 @@ mod tests {
     #[test]
     fn one_that_is_to_be_tried_again_holds_its_place() {
         let (mut sessions, s) = (Sessions::new(1_000), key("s"));
-        sessions.settle(&s, W1, true, 0);
+        sessions.settle(&s, W1, 0);
         sessions.stand(&s, order(1), Turn::Runs);
         sessions.stand(&s, order(2), DUE);
         sessions.stand(&s, order(1), Turn::Waits { is_due: false });
@@ -413,9 +424,9 @@ mod tests {
     fn a_session_is_remembered_for_a_while_after_its_last_use_and_not_after_its_worker_went() {
         let mut sessions = Sessions::new(1_000);
         let (strict, hint, lost) = (key("strict"), key("hint"), key("lost"));
-        sessions.settle(&hint, W1, false, 0);
-        sessions.settle(&lost, W2, false, 0);
-        sessions.settle(&strict, W1, true, 0);
+        sessions.visit(&hint, W1, 0);
+        sessions.visit(&lost, W2, 0);
+        sessions.settle(&strict, W1, 0);
         sessions.stand(&strict, order(1), Turn::Runs);
         sessions.worker_goes(W2);
         assert_eq!((sessions.worker_of("hint", 999), sessions.worker_of("lost", 999)), (Some(W1), None));
@@ -431,12 +442,12 @@ mod tests {
     #[test]
     fn a_hint_does_not_move_a_session_that_is_in_use() {
         let (mut sessions, s) = (Sessions::new(1_000), key("s"));
-        sessions.settle(&s, W1, true, 0);
+        sessions.settle(&s, W1, 0);
         sessions.stand(&s, order(1), Turn::Runs);
-        sessions.settle(&s, W2, false, 0);
+        sessions.visit(&s, W2, 0);
         assert_eq!(sessions.worker_of("s", 0), Some(W1));
         sessions.stand(&s, order(1), Turn::None);
-        sessions.settle(&s, W2, false, 0);
+        sessions.visit(&s, W2, 0);
         assert_eq!(sessions.worker_of("s", 0), Some(W2));
     }
 
@@ -444,7 +455,7 @@ mod tests {
     fn sessions_that_nobody_uses_are_bounded() {
         let mut sessions = Sessions::new(i64::MAX);
         for number in 0..REMEMBERED_LIMIT as i64 + 5 {
-            sessions.settle(&key(&format!("s{number}")), W1, false, number);
+            sessions.visit(&key(&format!("s{number}")), W1, number);
         }
         assert_eq!(sessions.worker_of("s4", 0), None, "those used longest ago are forgotten");
         assert_eq!((sessions.worker_of("s5", 0), sessions.by_key.len()), (Some(W1), REMEMBERED_LIMIT));

@@ -197,8 +197,8 @@ impl PoolSet {
         self.default_pool().is_ok_and(|pool| pool.wait_for_available_slot_timeout(timeout))
     }
 
-    /// Where what a session or an affinity key stands for is kept: the name of the pool, and the worker that has it. `None` if
-    /// nobody has it, or not any more.
+    /// Where what a session or an affinity key stands for is kept: the name of the pool, and the worker that had it last, which may
+    /// have ended since. `None` if nobody has had it, or that is forgotten.
     pub fn home_of(&self, key: &str) -> Option<(String, WorkerId)> {
         self.residences.at(key, self.clock.now().boot_ms)
     }

@@ -19,6 +19,7 @@ use super::reporter::Report;
 use super::run::{self, Ran};
 use super::timers::Alarm;
 use super::{inside, panics};
+use crate::clock::milliseconds;
 use crate::error::RepositoryError;
 use crate::executor::{CancelReason, ExecuteError};
 use crate::sync::thread;
@@ -387,9 +388,8 @@ fn tell_to_end(core: &Core, cell: &WorkerCell) {
 }
 
 fn wear(core: &Core) -> Wear {
-    let ms_of = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
     let settings = &core.settings;
-    Wear { max_age_ms: settings.max_worker_age.map(ms_of), max_units: settings.max_units_per_worker }
+    Wear { max_age_ms: settings.max_worker_age.map(milliseconds), max_units: settings.max_units_per_worker }
 }
 
 /// A worker may be as old as it may become: it goes now if it is idle.

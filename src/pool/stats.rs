@@ -64,7 +64,7 @@ pub struct PoolStats {
     pub total_workers: usize,
     /// Workers on their way up.
     pub starting_workers: usize,
-    /// Workers that wait for a unit.
+    /// Workers that are up and have no unit in hand.
     pub idle_workers: usize,
     /// Workers with a unit in hand, those in a callback included, those that crashed with it not.
     #[serde(rename = "processing_workers")]

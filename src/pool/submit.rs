@@ -83,12 +83,8 @@ pub(super) fn bring(
 /// The unit with the prompt that it is submitted with, if there is anything to send.
 pub(super) fn with_prompt(core: &Core, mut unit: NewUnit, prompt: Prompt) -> Result<NewUnit, SubmitError> {
     let refused = |unit, reason| Err(SubmitError { unit: Box::new(unit), reason });
-    match prompt {
-        Prompt::Text(text) if unit.prompt.as_ref().is_some_and(|own| *own != text) => {
-            return refused(unit, Refusal::TwoPrompts);
-        }
-        Prompt::Text(text) => unit.prompt = Some(text),
-        Prompt::OfUnit => {}
+    if !prompt.put_into(&mut unit) {
+        return refused(unit, Refusal::TwoPrompts);
     }
     let can_send = |prompt: &Option<String>, template: &Option<String>| prompt.is_some() || template.is_some();
     if can_send(&unit.prompt, &unit.template) || core.job.template.is_some() {

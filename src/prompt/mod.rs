@@ -56,6 +56,7 @@ use minijinja::{AutoEscape, Environment, ErrorKind, UndefinedBehavior};
 use serde_json::Value;
 
 use crate::conversation::{JSON_DEPTH_LIMIT, TooDeep};
+use crate::unit::NewUnit;
 
 /// How many steps a template may take. A turn of a small loop takes about ten.
 pub const STEP_LIMIT: u64 = 1_000_000;
@@ -90,6 +91,18 @@ pub enum Prompt {
     Text(String),
     /// The unit's own prompt as it is, or else its template or its job's, rendered from its payload.
     OfUnit,
+}
+
+impl Prompt {
+    /// Puts itself into a unit; says whether it does not contradict the one that the unit has.
+    pub(crate) fn put_into(self, unit: &mut NewUnit) -> bool {
+        match self {
+            Prompt::Text(text) if unit.prompt.as_ref().is_some_and(|own| *own != text) => return false,
+            Prompt::Text(text) => unit.prompt = Some(text),
+            Prompt::OfUnit => {}
+        }
+        true
+    }
 }
 
 impl From<&str> for Prompt {

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::attempt::{Attempt, AttemptKey, AttemptReport, AttemptResult, Outcome, ResultHashes};
 use crate::chain::Hash;
-use crate::clock::{Moment, whole_milliseconds};
+use crate::clock::{Moment, milliseconds, whole_milliseconds};
 use crate::conversation::{MessageContent, Raw, from_json, to_json};
 use crate::job::{Job, NewJob};
 use crate::lease::{Lease, Owner};
@@ -130,11 +130,6 @@ pub(crate) fn check_report(report: &AttemptReport) -> Result<Option<Raw>> {
 /// A checked report in the form in which a late one is kept.
 pub(crate) fn late_result(report: &AttemptReport) -> Raw {
     Raw::from(to_json(report).expect("`check_report` measured how deep it is"))
-}
-
-/// A duration in whole milliseconds; what is too long for that is as long as can be.
-pub(crate) fn milliseconds(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
 /// How long a unit may not be claimed.

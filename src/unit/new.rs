@@ -165,7 +165,7 @@ impl NewUnit {
         self
     }
 
-    /// Units with the same key prefer the same worker (those that carry on the same session).
+    /// Units with the same key prefer the same worker (those that carry on the same session). An empty key is none.
     pub fn affinity_key(mut self, key: impl Into<String>) -> NewUnit {
         self.options.affinity_key = Some(key.into());
         self

@@ -79,13 +79,13 @@ pub(in crate::pool) struct Pick {
     pub(in crate::pool) taken: Taken,
 }
 
-/// How a unit comes to its place.
+/// How a place is wanted for a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Claim {
+enum Want {
     /// It was promised.
     Promised,
-    /// It is wanted now, or not at all.
-    Bare,
+    /// Now, or not at all.
+    Now,
     /// Others that wait go first.
     Patient,
 }
@@ -112,7 +112,7 @@ impl Ready {
             }
             // That it is not due yet is for the repository to find: then its place is free again.
             let coming = Coming { is_due: true, ..*coming };
-            state.admit(&coming, if promised { Claim::Promised } else { Claim::Bare })
+            state.admit(&coming, if promised { Want::Promised } else { Want::Now })
         })
     }
 
@@ -129,7 +129,7 @@ impl Ready {
             if !state.is_open() {
                 return Err(state.refusal());
             }
-            state.admit(coming, if promised { Claim::Promised } else { Claim::Patient })
+            state.admit(coming, if promised { Want::Promised } else { Want::Patient })
         })
     }
 
@@ -138,8 +138,8 @@ impl Ready {
         self.change(|state, _| {
             state.ledger.queue.enter_anyway();
             if let Some(key) = arrival.claimable.strict_key() {
-                state.ledger.line.sessions.enter(key, true);
-                state.ledger.line.sessions.take(key, false);
+                state.ledger.line.sessions.begin_entering(key);
+                state.ledger.line.sessions.end_taking(key);
             }
             arrival.way = Way::Line;
         });
@@ -161,7 +161,7 @@ impl Ready {
             }
             let taken = state.capacity.take_promised(None)?;
             if let Some(key) = strict_key {
-                state.ledger.line.sessions.settle(key, taken.worker(), true, now_ms);
+                state.ledger.line.sessions.settle(key, taken.worker(), now_ms);
             }
             Some(taken)
         })
@@ -169,25 +169,25 @@ impl Ready {
 }
 
 impl State {
-    fn admit(&mut self, coming: &Coming<'_>, claim: Claim) -> Result<(Place, Arrival), Refusal> {
+    fn admit(&mut self, coming: &Coming<'_>, want: Want) -> Result<(Place, Arrival), Refusal> {
         let tie = coming.claimable.tie.as_ref();
         let taken = match tie.filter(|tie| tie.is_strict()) {
             _ if !coming.is_due => None,
-            Some(tie) => self.seat(tie, coming, claim)?,
-            None => self.take_any(coming, claim),
+            Some(tie) => self.seat(tie, coming, want)?,
+            None => self.take_any(coming, want),
         };
         if let Some(taken) = taken {
             if let Some(tie) = tie {
-                self.ledger.line.sessions.settle(&tie.key, taken.worker(), tie.is_strict(), coming.now_ms);
+                self.ledger.line.settle(tie, taken.worker(), coming.now_ms);
             }
             return Ok((Place::Worker(taken), self.arrive(coming, Way::Worker)));
         }
-        let is_to_wait = claim != Claim::Bare || tie.is_some_and(Tie::is_strict) && self.is_seat_taken(coming);
+        let is_to_wait = want != Want::Now || tie.is_some_and(Tie::is_strict) && self.is_seat_taken(coming);
         if !is_to_wait {
             return Err(self.refusal());
         }
         // Whoever was promised a worker is not turned away for want of room in line.
-        if claim == Claim::Promised && coming.is_due {
+        if want == Want::Promised && coming.is_due {
             self.ledger.queue.enter_anyway();
         } else if !self.ledger.queue.enter() {
             self.ledger.totals.saturated += 1;
@@ -206,32 +206,36 @@ impl State {
         }
     }
 
+    /// The worker that a unit's session was on, if it has room.
+    fn preferred(&mut self, tie: Option<&Tie>, now_ms: i64) -> Option<WorkerNumber> {
+        let worker = self.ledger.line.sessions.worker_of(&tie?.key, now_ms)?;
+        (self.capacity.room(worker) > 0).then_some(worker)
+    }
+
     /// A place of any worker, rather of the one that the unit's session was on.
-    fn take_any(&mut self, coming: &Coming<'_>, claim: Claim) -> Option<Taken> {
-        let key = coming.claimable.tie.as_ref().map(|tie| &tie.key);
-        let preferred = key.and_then(|key| self.ledger.line.sessions.worker_of(key, coming.now_ms));
-        let wish = preferred.filter(|&worker| self.capacity.room(worker) > 0).or(coming.wish);
-        match claim {
-            Claim::Promised => self.capacity.take_promised(wish),
-            Claim::Bare => self.capacity.take(wish),
-            Claim::Patient if self.has_room_for_new() => self.capacity.take(wish),
-            Claim::Patient => None,
+    fn take_any(&mut self, coming: &Coming<'_>, want: Want) -> Option<Taken> {
+        let wish = self.preferred(coming.claimable.tie.as_ref(), coming.now_ms).or(coming.wish);
+        match want {
+            Want::Promised => self.capacity.take_promised(wish),
+            Want::Now => self.capacity.take(wish),
+            Want::Patient if self.has_room_for_new() => self.capacity.take(wish),
+            Want::Patient => None,
         }
     }
 
     /// A place of the worker that the unit's session is on; `None` if it has to wait.
-    fn seat(&mut self, tie: &Tie, coming: &Coming<'_>, claim: Claim) -> Result<Option<Taken>, Refusal> {
+    fn seat(&mut self, tie: &Tie, coming: &Coming<'_>, want: Want) -> Result<Option<Taken>, Refusal> {
         let seat = self.ledger.line.sessions.seat(&tie.key, coming.now_ms);
         if tie.affinity == Affinity::StrictFailFast {
             self.fail_fast(&tie.key, seat)?;
         }
         Ok(match seat {
-            Seat::Anywhere => self.take_any(coming, claim),
+            Seat::Anywhere => self.take_any(coming, want),
             Seat::On(worker) => {
-                let may_take = match claim {
-                    Claim::Promised => true,
-                    Claim::Bare => self.capacity.free() > 0,
-                    Claim::Patient => self.has_room_for_new(),
+                let may_take = match want {
+                    Want::Promised => true,
+                    Want::Now => self.capacity.free() > 0,
+                    Want::Patient => self.has_room_for_new(),
                 };
                 (may_take && self.capacity.take_of(worker)).then_some(Taken::Up(worker))
             }
@@ -259,8 +263,8 @@ impl State {
         self.submissions += 1;
         if let Some(key) = coming.claimable.strict_key() {
             match way {
-                Way::Worker => self.ledger.line.sessions.take(key, true),
-                Way::Line => self.ledger.line.sessions.enter(key, true),
+                Way::Worker => self.ledger.line.sessions.begin_taking(key),
+                Way::Line => self.ledger.line.sessions.begin_entering(key),
                 Way::Later => {}
             }
         }
@@ -272,8 +276,8 @@ impl State {
     pub(super) fn end_arrival(&mut self, arrival: &Arrival) {
         let Some(key) = arrival.claimable.strict_key() else { return };
         match arrival.way {
-            Way::Worker => self.ledger.line.sessions.take(key, false),
-            Way::Line => self.ledger.line.sessions.enter(key, false),
+            Way::Worker => self.ledger.line.sessions.end_taking(key),
+            Way::Line => self.ledger.line.sessions.end_entering(key),
             Way::Later => {}
         }
     }
@@ -288,14 +292,13 @@ impl State {
         let taken = match next.worker {
             Some(worker) => self.capacity.take_of(worker).then_some(Taken::Up(worker)),
             None => {
-                let key = tie.as_ref().map(|tie| &tie.key);
-                let preferred = key.and_then(|key| self.ledger.line.sessions.worker_of(key, now_ms));
-                self.capacity.take(preferred.filter(|&worker| self.capacity.room(worker) > 0).or(wish))
+                let wish = self.preferred(tie.as_ref(), now_ms).or(wish);
+                self.capacity.take(wish)
             }
         }?;
         let unit = self.ledger.pick(next.unit)?;
         if let Some(tie) = &tie {
-            self.ledger.line.sessions.settle(&tie.key, taken.worker(), tie.is_strict(), now_ms);
+            self.ledger.line.settle(tie, taken.worker(), now_ms);
         }
         let strict_key = tie.filter(Tie::is_strict).map(|tie| tie.key);
         Some(Pick { key: next.unit, unit, strict_key, taken })

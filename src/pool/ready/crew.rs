@@ -11,6 +11,7 @@
 use std::time::Duration;
 
 use super::{Ready, State, Wake};
+use crate::clock::milliseconds;
 use crate::pool::capacity::{Supply, WorkerNumber};
 use crate::pool::scaling::{Scaling, Snapshot};
 use crate::pool::stats::PoolPhase;
@@ -231,7 +232,7 @@ impl State {
             return self.end_startup(wake);
         }
         let is_first = startup.left == startup.wanted;
-        let pause_ms = i64::try_from(self.crew.limits.startup_pause.as_millis()).unwrap_or(i64::MAX);
+        let pause_ms = milliseconds(self.crew.limits.startup_pause);
         let next_ms = match startup.next_batch_ms {
             _ if is_first => now_ms,
             Some(next_ms) => next_ms,
@@ -346,7 +347,7 @@ impl State {
             return;
         }
         if let Some(idle_for) = self.capacity.idle_for(now_ms) {
-            let left_ms = i64::try_from(limit.saturating_sub(idle_for).as_millis()).unwrap_or(i64::MAX);
+            let left_ms = milliseconds(limit.saturating_sub(idle_for));
             // It has to be longer than the limit. One whose time is up, and who is still there, is looked at again in a while.
             let in_ms = if left_ms > 0 { left_ms.saturating_add(1) } else { STOP_EVERY_MS };
             let at_ms = now_ms.saturating_add(in_ms);

@@ -280,13 +280,15 @@ impl Ready {
         });
     }
 
-    /// A worker has told which session it is in, unless it takes nothing any more.
-    pub(in crate::pool) fn session_is_on(&self, key: &Arc<str>, worker: WorkerNumber, now_ms: i64) {
+    /// A worker has told which session it is in. That counts, as is said, unless it takes nothing any more.
+    pub(in crate::pool) fn session_is_on(&self, key: &Arc<str>, worker: WorkerNumber, now_ms: i64) -> bool {
         self.change(|state, _| {
-            if state.capacity.is_up(worker) {
-                state.ledger.line.sessions.settle(key, worker, false, now_ms);
+            let is_up = state.capacity.is_up(worker);
+            if is_up {
+                state.ledger.line.sessions.visit(key, worker, now_ms);
             }
-        });
+            is_up
+        })
     }
 
     /// A unit of a strict session has begun: the next of its session may.

@@ -9,7 +9,7 @@ use crate::attempt::{
     Attempt, AttemptKey, AttemptReport, AttemptResult, Closing, Outcome, OutputFile, ResultHashes, Standing,
 };
 use crate::chain::Hash;
-use crate::clock::Moment;
+use crate::clock::{Moment, milliseconds};
 use crate::conversation::Raw;
 use crate::lease::Lease;
 use crate::money::Charge;
@@ -397,7 +397,7 @@ impl Book<'_> {
             unit.key.0,
             attempt.outcome == Some(Outcome::Completed),
             attempt.outcome.is_some_and(rules::is_failure),
-            rules::milliseconds(executed),
+            milliseconds(executed),
             now.wall.timestamp_millis(),
         ])?;
         Ok(())

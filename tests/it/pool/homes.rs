@@ -1,13 +1,8 @@
-//! Where sessions live when there are several pools, and who chooses among the workers of one.
+//! Where sessions live when there are several pools.
 
-use std::sync::Mutex;
 use std::time::Duration;
 
-use crossbeam_channel::unbounded;
-use workcrew::{
-    Affinity, Archive, Available, LeastLoaded, NewUnit, PoolSet, Refusal, RetryPolicy, Scaling, Stop, SubmitError,
-    UnitStatus,
-};
+use workcrew::{Affinity, Archive, NewUnit, PoolSet, Refusal, RetryPolicy, Stop, SubmitError, UnitStatus};
 
 use super::{Stage, World, stage};
 use crate::support::Up;
@@ -164,89 +159,43 @@ fn a_unit_that_carries_a_session_on_goes_where_that_is() {
 }
 
 #[test]
-fn a_scheduler_chooses_among_the_workers_that_have_room() {
-    // 001-F91
+fn a_session_is_remembered_from_the_end_of_its_last_unit_on_by_all_pools() {
+    // 001-F3
     let world = World::new();
-    let (part, stage) = stage();
-    let (asked, seen) = unbounded();
-    let fullest = move |available: &[Available]| {
-        asked.send(available.iter().map(|worker| (worker.load, worker.capacity)).collect::<Vec<_>>()).unwrap();
-        (0..available.len()).max_by_key(|&index| available[index].load)
-    };
-    let builder = world.pool(part).max_workers(3).worker_capacity(2).scaling(Scaling::Fixed).scheduler(fullest);
-    let pool = builder.up();
-    let calls: Vec<_> = (0..6)
-        .map(|number| {
-            pool.submit_work_unit(NewUnit::new(format!("{number}")), "go").unwrap();
-            stage.next()
-        })
-        .collect();
-    for pair in calls.chunks(2) {
-        assert_eq!(pair[0].worker, pair[1].worker, "one is filled before the next");
-    }
-    let seen: Vec<_> = seen.try_iter().collect();
-    assert_eq!(seen[0], [(0, 2), (0, 2), (0, 2)]);
-    assert_eq!(seen[1], [(0, 2), (0, 2), (1, 2)], "in the order in which the pool would take them");
-    assert_eq!(seen[5], [(1, 2)], "only those that have room");
-
-    // What waits in line is given out the same way.
-    let waiting: Vec<_> = ["x", "y"].map(|id| pool.enqueue(NewUnit::new(id), "go").unwrap()).into();
-    drop(calls);
-    drop(stage.next_many(2));
-    for handle in waiting {
-        handle.wait().unwrap();
-    }
-    pool.stop(Stop::Drain).unwrap();
+    let (set, [a, b]) = two_pools(&world);
+    let handle = set.enqueue_to("a", of_session("1", "s").timeout(Duration::from_secs(3_600)), "go").unwrap();
+    let call = a.next();
+    // Longer than a session is remembered.
+    world.clock.advance(Duration::from_secs(20 * 60));
+    drop(call);
+    handle.wait().unwrap();
+    world.clock.advance(Duration::from_secs(15 * 60 - 1));
+    assert_eq!(elsewhere(&set.enqueue_to("b", of_session("2", "s"), "go").unwrap_err()).0, "a");
+    world.clock.advance(Duration::from_secs(1));
+    set.enqueue_to("b", of_session("2", "s"), "go").unwrap();
+    drop(b.next());
+    set.wait_for_completion();
+    set.stop(Stop::Drain);
     world.assert_clean();
 }
 
 #[test]
-fn a_scheduler_that_knows_no_better_or_panics_leaves_it_to_the_pool() {
-    // 001-F91
-    type Answer = fn() -> Option<usize>;
-    let answers: [Answer; 4] = [|| None, || Some(usize::MAX), || panic!("it has no idea"), || Some(0)];
-    for answer in answers {
-        let world = World::new();
-        let (part, stage) = stage();
-        let pool = world.pool(part).max_workers(2).scheduler(move |_: &[Available]| answer()).up();
-        for id in ["a", "b", "c"] {
-            pool.enqueue(NewUnit::new(id), "go").unwrap();
-        }
-        assert_eq!(stage.next_many(2).iter().map(|call| call.id.clone()).collect::<Vec<_>>(), ["a", "b"]);
-        drop(stage.next());
-        pool.wait_for_completion();
-        assert_eq!(pool.stop(Stop::Drain).unwrap().stats.completed, 3);
-        world.assert_clean();
-    }
-}
-
-#[test]
-fn the_default_takes_the_least_loaded_and_of_these_who_has_been_so_for_longest() {
-    // 001-F91, 000-F13
-    let order = Mutex::new(Vec::new());
-    for is_spelt_out in [false, true] {
-        let world = World::new();
-        let (part, stage) = stage();
-        let builder = world.pool(part).max_workers(2).worker_capacity(2).scaling(Scaling::Fixed);
-        let pool = if is_spelt_out { builder.scheduler(LeastLoaded).up() } else { builder.up() };
-        let take = |id: &str| {
-            pool.submit_work_unit(NewUnit::new(id), "go").unwrap();
-            stage.next()
-        };
-        let mut calls = ["a", "b", "c", "d"].map(take).map(Some);
-        let workers: Vec<String> = calls.iter().flatten().map(|call| call.worker.clone()).collect();
-        assert!(workers[0] != workers[1] && workers[..2] == workers[2..], "{workers:?}");
-        let done = calls[1].take().unwrap();
-        let worker = done.worker.clone();
-        drop(done);
-        super::until(|| pool.stats().load == 3);
-        let last = take("e");
-        assert_eq!(last.worker, worker, "the other is busy");
-        order.lock().unwrap().push(workers);
-        drop((calls, last));
-        pool.stop(Stop::Drain).unwrap();
-        world.assert_clean();
-    }
-    let order = order.into_inner().unwrap();
-    assert_eq!(order[0], order[1]);
+fn a_session_that_an_execution_tells_of_lives_where_that_is() {
+    // 001-F3
+    let world = World::new();
+    let (set, [a, _b]) = two_pools(&world);
+    let handle = set.enqueue_to("a", NewUnit::new("1"), "go").unwrap();
+    let call = a.next();
+    call.act(|call| call.session("the chat with ada"));
+    assert_eq!(set.home_of("the chat with ada").unwrap().0, "a");
+    let worker = call.worker.clone();
+    drop(call);
+    handle.wait().unwrap();
+    let next = || NewUnit::new("2").resume_session("the chat with ada");
+    assert_eq!(elsewhere(&set.enqueue_to("b", next(), "go").unwrap_err()), ("a", Some(worker.as_str())));
+    let handle = set.enqueue_to("a", next(), "go").unwrap();
+    assert_eq!(a.next().worker, worker);
+    handle.wait().unwrap();
+    set.stop(Stop::Drain);
+    world.assert_clean();
 }

@@ -18,6 +18,7 @@ mod follow;
 mod holds;
 mod homes;
 mod locks;
+mod parts;
 mod queue;
 mod queue_again;
 mod queue_timeouts;

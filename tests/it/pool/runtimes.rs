@@ -12,8 +12,8 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use workcrew::executor::CancelReason;
 use workcrew::testing::Gate;
 use workcrew::{
-    Call, CancelToken, Event, ExecuteError, Executor, NewUnit, PoolPhase, Scaling, Stop, Threads, UnitStatus,
-    WaitError, WorkPoolBuilder, WorkResult, WorkerId, WorkerRuntime,
+    Call, CancelToken, CapacityStrategy, Event, ExecuteError, Executor, NewUnit, PoolPhase, Scaling, Stop, Threads,
+    UnitStatus, WaitError, WorkPoolBuilder, WorkResult, WorkerId, WorkerRuntime,
 };
 
 use super::stage::stage_and_starts;
@@ -582,5 +582,30 @@ fn unless_told_otherwise_an_executor_does_it_all_in_the_threads_of_the_pool() {
     let told: Vec<_> = told.iter().map(|(what, thread)| (what.as_str(), thread.as_str())).collect();
     let wanted = [("start w1", "workcrew-w1"), ("execute w1", "workcrew-w1"), ("end w1", "workcrew-reporter")];
     assert_eq!(told, wanted);
+    world.assert_clean();
+}
+
+#[test]
+fn a_runtime_can_say_how_many_units_a_worker_executes() {
+    // 001-F12, 001-F66, 001-F90
+    struct Wide;
+    impl WorkerRuntime for Wide {
+        fn capacity(&self, _: &dyn Executor, _: &WorkerId) -> Option<u32> {
+            Some(3)
+        }
+    }
+    let world = World::new();
+    let (part, stage) = stage();
+    let builder = world.pool(part).worker_runtime(Wide).capacity_strategy(CapacityStrategy::Hybrid);
+    let pool = builder.max_workers(1).up();
+    for id in ["a", "b", "c", "d"] {
+        pool.enqueue(NewUnit::new(id), "go").unwrap();
+    }
+    let calls = stage.next_many(3);
+    assert_eq!((pool.workers()[0].load, pool.workers()[0].capacity, pool.stats().queue_size), (3, 3, 1));
+    drop(calls);
+    drop(stage.next());
+    pool.wait_for_completion();
+    pool.stop(Stop::Drain).unwrap();
     world.assert_clean();
 }
