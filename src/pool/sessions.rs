@@ -163,6 +163,8 @@ impl Sessions {
 
     /// A unit with this key that is not strict goes to a worker. Those that are keep their session where it is.
     pub(super) fn visit(&mut self, key: &Arc<str>, worker: WorkerNumber, now_ms: i64) {
+        // Before, not after: this one may have no unit yet that holds it. What a worker tells of nobody need ever ask for.
+        self.forget(now_ms);
         self.change(key, Some(now_ms), |session| {
             if !session.is_in_use() {
                 session.sit(worker);
@@ -457,6 +459,8 @@ mod tests {
         for number in 0..REMEMBERED_LIMIT as i64 + 5 {
             sessions.visit(&key(&format!("s{number}")), W1, number);
         }
+        // Also while nobody asks: an executor may tell of a new session with every unit, of which none names one.
+        assert!(sessions.remembered.len() <= REMEMBERED_LIMIT + 1, "{} are remembered", sessions.remembered.len());
         assert_eq!(sessions.worker_of("s4", 0), None, "those used longest ago are forgotten");
         assert_eq!((sessions.worker_of("s5", 0), sessions.by_key.len()), (Some(W1), REMEMBERED_LIMIT));
     }
