@@ -44,7 +44,10 @@ pub(super) enum Alarm {
 /// The alarms in the order of their times, in milliseconds of the pool's clock.
 #[derive(Debug)]
 pub(super) struct Timers {
+    /// All but those of [`Alarm::Retry`].
     alarms: BTreeSet<(i64, Alarm)>,
+    /// Apart from the others: they are taken out all at once.
+    retries: BTreeSet<(i64, UnitKey)>,
     /// When the supervisor looks again by itself, if nobody wakes it.
     looks_at_ms: i64,
 }
@@ -52,23 +55,29 @@ pub(super) struct Timers {
 impl Timers {
     /// No alarms, and a supervisor that has yet to look.
     pub(super) fn new() -> Timers {
-        Timers { alarms: BTreeSet::new(), looks_at_ms: i64::MIN }
+        Timers { alarms: BTreeSet::new(), retries: BTreeSet::new(), looks_at_ms: i64::MIN }
     }
 
     /// Sets an alarm, and says whether the supervisor must be woken for it. Most of the time it need not: it
     /// sleeps until an earlier one, which may be gone by then, and looks again.
     pub(super) fn set(&mut self, at_ms: i64, alarm: Alarm) -> bool {
-        self.alarms.insert((at_ms, alarm));
+        match alarm {
+            Alarm::Retry(unit) => self.retries.insert((at_ms, unit)),
+            alarm => self.alarms.insert((at_ms, alarm)),
+        };
         let is_early = at_ms < self.looks_at_ms;
         self.looks_at_ms = self.looks_at_ms.min(at_ms);
         is_early
     }
 
     pub(super) fn clear(&mut self, at_ms: i64, alarm: Alarm) {
-        self.alarms.remove(&(at_ms, alarm));
+        match alarm {
+            Alarm::Retry(unit) => self.retries.remove(&(at_ms, unit)),
+            alarm => self.alarms.remove(&(at_ms, alarm)),
+        };
     }
 
-    /// Takes out the next alarm that is due.
+    /// Takes out the next alarm that is due, but no [`Alarm::Retry`].
     pub(super) fn pop_due(&mut self, now_ms: i64) -> Option<Alarm> {
         let &(at_ms, _) = self.alarms.first()?;
         if at_ms > now_ms {
@@ -79,19 +88,19 @@ impl Timers {
 
     /// Takes out all units whose time has come.
     pub(super) fn take_retries(&mut self, now_ms: i64) -> Vec<UnitKey> {
-        let is_retry = |&&(_, alarm): &&(i64, Alarm)| matches!(alarm, Alarm::Retry(_));
-        let due = self.alarms.iter().take_while(|&&(at_ms, _)| at_ms <= now_ms);
-        let retries: Vec<(i64, Alarm)> = due.filter(is_retry).copied().collect();
-        for retry in &retries {
-            self.alarms.remove(retry);
+        let mut due = Vec::new();
+        while let Some(&(at_ms, unit)) = self.retries.first().filter(|&&(at_ms, _)| at_ms <= now_ms) {
+            self.retries.remove(&(at_ms, unit));
+            due.push(unit);
         }
-        let unit_of = |(_, alarm): (i64, Alarm)| if let Alarm::Retry(unit) = alarm { Some(unit) } else { None };
-        retries.into_iter().filter_map(unit_of).collect()
+        due
     }
 
     /// When the next alarm is due; the supervisor promises to look again then.
     pub(super) fn next_ms(&mut self) -> Option<i64> {
-        let next_ms = self.alarms.first().map(|&(at_ms, _)| at_ms);
+        let alarm_ms = self.alarms.first().map(|&(at_ms, _)| at_ms);
+        let retry_ms = self.retries.first().map(|&(at_ms, _)| at_ms);
+        let next_ms = alarm_ms.into_iter().chain(retry_ms).min();
         self.looks_at_ms = next_ms.unwrap_or(i64::MAX);
         next_ms
     }
@@ -124,6 +133,26 @@ mod tests {
         assert_eq!(timers.take_retries(30), [UnitKey(1)]);
         assert_eq!(timers.pop_due(30), Some(Alarm::StopGrace));
         assert_eq!(timers.pop_due(i64::MAX), None);
+    }
+
+    #[test]
+    fn many_alarms_of_the_same_time_are_served_one_by_one_without_looking_at_all_of_them() {
+        let mut timers = Timers::new();
+        let count = 20_000;
+        for unit in 0..count {
+            timers.set(10, Alarm::QueueTimeout(UnitKey(unit)));
+            timers.set(20, Alarm::Retry(UnitKey(unit)));
+        }
+        let began = std::time::Instant::now();
+        // As the supervisor does it.
+        let pop = || {
+            assert_eq!(timers.take_retries(10), []);
+            timers.pop_due(10)
+        };
+        assert_eq!(std::iter::from_fn(pop).count() as i64, count);
+        assert!(began.elapsed() < std::time::Duration::from_secs(2), "{:?}", began.elapsed());
+        assert_eq!(timers.next_ms(), Some(20));
+        assert_eq!(timers.take_retries(20).len() as i64, count);
     }
 
     #[test]
