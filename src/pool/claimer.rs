@@ -13,7 +13,7 @@ use super::open_unit::OpenUnit;
 use super::ready::Pick;
 use super::reporter::Report;
 use super::timers::due_ms;
-use super::{panics, scheduler, slot};
+use super::{inside, panics, scheduler, slot};
 use crate::attempt::{AttemptKey, FailureKind};
 use crate::error::RepositoryError;
 use crate::lease::Claim;
@@ -25,6 +25,8 @@ const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
 
 /// The life of the claimer's thread.
 pub(super) fn serve(core: &Arc<Core>) {
+    // A scheduler is the user's code, and must not wait here for what only this thread can give out.
+    inside::enter(core.number);
     while !core.is_ending() {
         match panics::contain("the claimer", || claim_due(core)) {
             Some(true) => {}

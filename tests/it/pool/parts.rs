@@ -7,7 +7,7 @@ use crossbeam_channel::{Sender, unbounded};
 use workcrew::executor::CancelToken;
 use workcrew::{
     Available, Call, Event, ExecuteError, Executor, InitHook, LeastLoaded, NewUnit, Observer, Repository, Scaling,
-    Scheduler, Stop, UnitStatus, WorkPoolBuilder, WorkResult, WorkerRuntime,
+    Scheduler, Stop, UnitHandle, UnitStatus, WaitError, WorkPoolBuilder, WorkResult, WorkerRuntime,
 };
 
 use super::{World, stage};
@@ -169,4 +169,33 @@ fn each_part_can_be_replaced_by_itself_and_all_of_them_together() {
         assert_eq!(used, chosen.iter().map(|&one| parts[one].0).collect());
         world.assert_clean();
     }
+}
+
+#[test]
+fn a_scheduler_does_not_wait_for_the_pool_that_asks_it() {
+    // Asked on the thread that gives out what waits in line, it would wait for itself.
+    let world = World::new();
+    let (part, stage) = stage();
+    let waits_for: Arc<Mutex<Option<UnitHandle>>> = Arc::default();
+    let (told, answers) = unbounded();
+    let wait = {
+        let waits_for = Arc::clone(&waits_for);
+        move |_: &[Available]| {
+            if let Some(handle) = waits_for.lock().unwrap().take() {
+                told.send(handle.wait().map(drop)).unwrap();
+            }
+            None
+        }
+    };
+    let pool = world.pool(part).max_workers(1).scaling(Scaling::Fixed).scheduler(wait).up();
+    pool.enqueue(NewUnit::new("a"), "go").unwrap();
+    let call = stage.next();
+    let second = pool.enqueue(NewUnit::new("b"), "go").unwrap();
+    *waits_for.lock().unwrap() = Some(second.clone());
+    drop(call);
+    assert!(matches!(super::next(&answers), Err(WaitError::WouldDeadlock)));
+    drop(stage.next());
+    second.wait().unwrap();
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
 }
