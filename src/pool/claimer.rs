@@ -13,10 +13,10 @@ use super::open_unit::OpenUnit;
 use super::ready::Pick;
 use super::reporter::Report;
 use super::timers::due_ms;
-use super::{inside, panics, scheduler, slot};
+use super::{inside, panics, scheduler, slot, stopping};
 use crate::attempt::{AttemptKey, FailureKind};
 use crate::error::RepositoryError;
-use crate::lease::Claim;
+use crate::lease::{Claim, Lease};
 use crate::repository::{ClaimRequest, Scope};
 use crate::unit::{UnitKey, UnitStatus};
 
@@ -137,11 +137,23 @@ fn hand_out(core: &Core, picks: Vec<Picked>, claims: Vec<Claim>) -> Vec<(UnitKey
         let claimable = Claimable::of(&claim.unit, core.settings.affinity);
         match core.ready.claimed(claim.lease.attempt(), claim.lease.unit_id.as_str(), &claimable, cell.number) {
             Some(unit) => core.hand_over(&cell, claim, &unit),
-            // The pool began to stop, and has said that it stays PENDING: it goes back with its worker.
-            None => slot::dismiss(core, &cell),
+            // The pool began to stop, and has said that it stays PENDING.
+            None => give_up(core, &claim.lease, &cell),
         }
     }
     left
+}
+
+/// Gives back a claim that nobody waits for any more, at once: its worker may have others in hand, for as long as those take.
+fn give_up(core: &Core, lease: &Lease, cell: &WorkerCell) {
+    match panics::contain("giving back", || core.repository().release(lease, None, "the pool stops")) {
+        Some(Ok(_)) => {
+            slot::give_back(core, cell, None);
+            stopping::let_go(core);
+        }
+        // Then it goes back with its worker.
+        Some(Err(_)) | None => slot::dismiss(core, cell),
+    }
 }
 
 /// Finds out what has become of units that wait here.

@@ -34,7 +34,7 @@ pub(super) fn begin_stop(core: &Core, stop: Stop, why: &str) {
 }
 
 /// What waits is anybody's from now on, and nobody fails it for waiting: what runs may take its time to end.
-fn let_go(core: &Core) {
+pub(super) fn let_go(core: &Core) {
     if let Some(Err(error)) = panics::contain("letting go", || core.repository().let_go(core.owner())) {
         log::warn!("{}: what waits is this pool's until it has stopped: {error}", core.job.id);
     }

@@ -438,3 +438,34 @@ fn what_a_worker_had_in_hand_when_its_process_was_killed_is_done_by_the_next() {
     let verification = Verify::new().settled().run(&repository).unwrap();
     assert!(verification.is_clean(), "{verification}");
 }
+
+#[test]
+fn what_is_claimed_while_the_pool_begins_to_stop_goes_back_before_its_worker_is_done_with_the_rest() {
+    let world = World::new();
+    let (part, stage) = stage();
+    let (faulty, builder) = world.faulty_pool(part);
+    let pool = builder.max_workers(1).worker_capacity(2).up();
+    let running = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
+    let first = stage.next();
+    pool.enqueue(NewUnit::new("b"), "go").unwrap();
+    let second = stage.next();
+    let waiting = pool.enqueue(NewUnit::new("c"), "go").unwrap();
+    // Claimed, but the claimer does not know it yet.
+    let gate = Gate::closed();
+    faulty.on(Verb::Claim, Fault::ExecutedThenError);
+    faulty.on(Verb::Claimed, Fault::Gate(gate.clone()));
+    drop(second);
+    gate.wait_for(1);
+    assert_eq!(world.status("c"), UnitStatus::Processing);
+    thread::scope(|threads| {
+        threads.spawn(|| pool.stop(Stop::Drain).unwrap());
+        assert!(matches!(waiting.wait(), Err(WaitError::LeftPending)));
+        gate.open();
+        until(|| world.status("c") == UnitStatus::Pending);
+        assert!(!running.is_done(), "its worker still executes");
+        drop(first);
+    });
+    assert_eq!(running.wait().unwrap().status, UnitStatus::Completed);
+    assert_eq!((world.unit("c").accepted_by, world.unit("c").attempts_used), (None, 0));
+    world.assert_clean();
+}
