@@ -3,11 +3,10 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
 
-use super::capacity::WorkerNumber;
 use super::line::{Claimable, Line, Next};
 use super::open_unit::OpenUnit;
 use super::queue::Queue;
-use super::sessions::Turn;
+use super::sessions::{Rooms, Turn};
 use crate::money::{Charge, Cost, Tokens};
 use crate::unit::{UnitKey, UnitStatus};
 
@@ -285,8 +284,8 @@ impl Ledger {
     }
 
     /// Whose turn it is, if these workers have room; and the key of its session.
-    pub(super) fn next(&self, has_room: impl Fn(WorkerNumber) -> bool) -> Option<(Next, &Claimable)> {
-        let next = self.line.next(has_room)?;
+    pub(super) fn next(&self, rooms: &impl Rooms) -> Option<(Next, &Claimable)> {
+        let next = self.line.next(rooms)?;
         Some((next, &self.open.get(&next.unit)?.claimable))
     }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::capacity::WorkerNumber;
-use super::sessions::{Sessions, Turn};
+use super::sessions::{Rooms, Sessions, Turn};
 use crate::unit::{Affinity, UnitKey, UnitOptions, WorkUnit};
 
 /// Who goes first.
@@ -106,16 +106,16 @@ impl Line {
     }
 
     /// Whose turn it is, if a place is free and these workers have room.
-    pub(super) fn next(&self, has_room: impl Fn(WorkerNumber) -> bool) -> Option<Next> {
+    pub(super) fn next(&self, rooms: &impl Rooms) -> Option<Next> {
         let free = self.free.first().map(|&order| (order, None));
-        let strict = self.sessions.first(has_room);
+        let strict = self.sessions.first(rooms);
         let (order, worker) = free.into_iter().chain(strict).min_by_key(|&(order, _)| order)?;
         Some(Next { unit: order.unit, worker })
     }
 
     /// How many units can go, by how many each worker can take.
-    pub(super) fn ready_count(&self, room: impl Fn(WorkerNumber) -> usize) -> usize {
-        self.free.len() + self.sessions.ready_count(room)
+    pub(super) fn ready_count(&self, rooms: &impl Rooms) -> usize {
+        self.free.len() + self.sessions.ready_count(rooms)
     }
 }
 
@@ -153,7 +153,7 @@ mod tests {
             line.stand(UnitKey(unit), &claimable, Turn::Waits { is_due: true });
         }
         let mut order = Vec::new();
-        while let Some(Next { unit, worker: None }) = line.next(|_| false) {
+        while let Some(Next { unit, worker: None }) = line.next(&&[][..]) {
             order.push(unit.0);
             line.stand(unit, &Claimable { priority: [0, -1, 0, 0, 7][unit.0 as usize], tie: None }, Turn::Runs);
         }

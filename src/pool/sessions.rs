@@ -44,6 +44,18 @@ pub(super) enum Seat {
     Nowhere,
 }
 
+/// How much room workers have.
+pub(super) trait Rooms {
+    /// How many units a worker can take.
+    fn room(&self, worker: WorkerNumber) -> usize;
+
+    /// The workers that can take any.
+    fn open(&self) -> impl Iterator<Item = WorkerNumber>;
+
+    /// How many those are.
+    fn open_count(&self) -> usize;
+}
+
 #[derive(Debug, Default)]
 struct Session {
     worker: Option<WorkerNumber>,
@@ -241,17 +253,27 @@ impl Sessions {
     }
 
     /// The first unit that can go: to any worker, or to one that has room.
-    pub(super) fn first(&self, has_room: impl Fn(WorkerNumber) -> bool) -> Option<(Order, Option<WorkerNumber>)> {
+    pub(super) fn first(&self, rooms: &impl Rooms) -> Option<(Order, Option<WorkerNumber>)> {
         let anywhere = self.anywhere.first().map(|&order| (order, None));
-        let with_room = self.pinned.iter().filter(|&(&worker, _)| has_room(worker));
-        let pinned = with_room.filter_map(|(&worker, heads)| Some((*heads.first()?, Some(worker))));
+        let pinned = self.heads(rooms).filter_map(|(worker, heads)| Some((*heads.first()?, Some(worker))));
         anywhere.into_iter().chain(pinned).min_by_key(|&(order, _)| order)
     }
 
     /// How many sessions have a unit that can go, by how many each worker can take.
-    pub(super) fn ready_count(&self, room: impl Fn(WorkerNumber) -> usize) -> usize {
-        let pinned = self.pinned.iter().map(|(&worker, heads)| heads.len().min(room(worker)));
+    pub(super) fn ready_count(&self, rooms: &impl Rooms) -> usize {
+        let pinned = self.heads(rooms).map(|(worker, heads)| heads.len().min(rooms.room(worker)));
         self.anywhere.len() + pinned.sum::<usize>()
+    }
+
+    /// What waits for workers that have room. Sought from where there are fewer: this is asked at every turn, and of a thousand
+    /// workers all but a few may be full and waited for, or idle and not.
+    fn heads(&self, rooms: &impl Rooms) -> impl Iterator<Item = (WorkerNumber, &BTreeSet<Order>)> {
+        let is_by_room = rooms.open_count() < self.pinned.len();
+        let by_room = || rooms.open().filter_map(|worker| Some((worker, self.pinned.get(&worker)?)));
+        let has_room = |&(&worker, _): &(&WorkerNumber, _)| rooms.room(worker) > 0;
+        let by_wish = || self.pinned.iter().filter(has_room).map(|(&worker, heads)| (worker, heads));
+        let (by_room, by_wish) = if is_by_room { (Some(by_room()), None) } else { (None, Some(by_wish())) };
+        by_room.into_iter().flatten().chain(by_wish.into_iter().flatten())
     }
 
     /// The one place where a session changes: what follows from it is kept.
@@ -353,6 +375,21 @@ mod tests {
     const W2: WorkerNumber = WorkerNumber(2);
     const DUE: Turn = Turn::Waits { is_due: true };
 
+    /// Those that have room, for one unit each.
+    impl Rooms for &[WorkerNumber] {
+        fn room(&self, worker: WorkerNumber) -> usize {
+            usize::from(self.contains(&worker))
+        }
+
+        fn open(&self) -> impl Iterator<Item = WorkerNumber> {
+            self.iter().copied()
+        }
+
+        fn open_count(&self) -> usize {
+            self.len()
+        }
+    }
+
     fn key(name: &str) -> Arc<str> {
         Arc::from(name)
     }
@@ -363,7 +400,7 @@ mod tests {
 
     /// The first unit that can go, and where to, if these workers have room.
     fn first(sessions: &Sessions, with_room: &[WorkerNumber]) -> Option<(i64, Option<WorkerNumber>)> {
-        let first = sessions.first(|worker| with_room.contains(&worker));
+        let first = sessions.first(&with_room);
         first.map(|(order, worker)| (order.unit.0, worker))
     }
 
@@ -384,7 +421,7 @@ mod tests {
         }
         assert_eq!((first(&sessions, &[]), first(&sessions, &[W2])), (None, None));
         assert_eq!(first(&sessions, &[W1, W2]), Some((2, Some(W1))));
-        assert_eq!(sessions.ready_count(|worker| usize::from(worker == W1)), 1);
+        assert_eq!(sessions.ready_count(&&[W1][..]), 1);
         sessions.stand(&s, order(2), Turn::Runs);
         assert_eq!(first(&sessions, &[W1]), None, "it has yet to begin");
         sessions.begin(&s, UnitKey(2));
@@ -406,6 +443,24 @@ mod tests {
         sessions.stand(&s, order(2), Turn::Runs);
         sessions.worker_goes(W1);
         assert_eq!(sessions.worker_of("s", 0), Some(W2));
+    }
+
+    #[test]
+    fn what_waits_for_workers_with_room_is_found_from_either_side() {
+        let mut sessions = Sessions::new(1_000);
+        for number in 1..=3 {
+            let key = key(&format!("s{number}"));
+            sessions.settle(&key, WorkerNumber(number), true, 0);
+            sessions.stand(&key, order(i64::try_from(number).unwrap()), DUE);
+        }
+        let others = (10..20).map(WorkerNumber);
+        for idle in [Vec::new(), others.collect()] {
+            for (with_room, expected, count) in [(vec![], None, 0), (vec![3, 2], Some((2, Some(W2))), 2)] {
+                let with_room: Vec<_> = with_room.into_iter().map(WorkerNumber).chain(idle.clone()).collect();
+                assert_eq!(first(&sessions, &with_room), expected);
+                assert_eq!(sessions.ready_count(&&*with_room), count);
+            }
+        }
     }
 
     #[test]

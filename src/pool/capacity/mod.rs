@@ -27,6 +27,7 @@ pub use self::strategy::CapacityStrategy;
 pub(super) use self::strategy::WORKER_CAPACITY_LIMIT;
 pub(super) use self::worker::{Condition, Known, Tally};
 use super::open_unit::OpenUnit;
+use super::sessions::Rooms;
 use crate::sync::thread::ThreadId;
 use crate::worker::WorkerId;
 
@@ -451,6 +452,20 @@ impl Capacity {
             self.publish(victim, Condition::Retiring);
         }
         victims
+    }
+}
+
+impl Rooms for Capacity {
+    fn room(&self, worker: WorkerNumber) -> usize {
+        Capacity::room(self, worker)
+    }
+
+    fn open(&self) -> impl Iterator<Item = WorkerNumber> {
+        self.open.iter().map(|&(_, _, worker)| worker)
+    }
+
+    fn open_count(&self) -> usize {
+        self.open.len()
     }
 }
 

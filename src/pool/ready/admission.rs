@@ -287,7 +287,7 @@ impl State {
         if self.capacity.free() == 0 {
             return None;
         }
-        let (next, claimable) = self.ledger.next(|worker| self.capacity.room(worker) > 0)?;
+        let (next, claimable) = self.ledger.next(&self.capacity)?;
         let tie = claimable.tie.clone();
         let taken = match next.worker {
             Some(worker) => self.capacity.take_of(worker).then_some(Taken::Up(worker)),

@@ -89,7 +89,7 @@ impl State {
 
     /// How many units are due, have no place yet, and could have one: what waits for a worker of its own that is busy could not.
     fn due_units(&self) -> usize {
-        self.ledger.line.ready_count(|worker| self.capacity.room(worker))
+        self.ledger.line.ready_count(&self.capacity)
     }
 
     /// Units whose time has come are due, all at once: who of them goes first is not a matter of which alarm rang first.
