@@ -450,7 +450,7 @@ mod tests {
         let mut sessions = Sessions::new(1_000);
         for number in 1..=3 {
             let key = key(&format!("s{number}"));
-            sessions.settle(&key, WorkerNumber(number), true, 0);
+            sessions.settle(&key, WorkerNumber(number), 0);
             sessions.stand(&key, order(i64::try_from(number).unwrap()), DUE);
         }
         let others = (10..20).map(WorkerNumber);
