@@ -1,4 +1,4 @@
-//! A worker's inbox: room for one task, which is enough because a worker gets something only when it has nothing.
+//! The inbox of a lane: room for one task, which is enough because a lane gets something only when it has nothing.
 
 use std::sync::{Arc, PoisonError};
 

@@ -29,7 +29,7 @@
 //! # Threads
 //!
 //! One for each unit that a worker executes at a time; the `supervisor`, which serves timers, starts workers and never runs the user's code; the
-//! claimer and the heartbeat, which call the repository and nobody else; the reporter; one for the init hook while it runs.
+//! heartbeat, which calls the repository and nobody else; the claimer, which does the same and asks the scheduler; the reporter; one for the init hook while it runs.
 //! `stop` ends them all but those that do not return (`stopping`).
 //!
 //! # Several pools

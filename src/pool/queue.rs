@@ -1,7 +1,6 @@
 //! The queue: which units wait in line for their first attempt, and how many may.
 //!
-//! Their order is not kept here. Who is next is what the repository says when it is asked for a claim: the larger priority
-//! first, then whoever came first.
+//! Their order is not kept here: who is next says the [line](super::line).
 
 use std::collections::{HashMap, HashSet};
 

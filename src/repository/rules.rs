@@ -223,9 +223,6 @@ pub(crate) fn take(slot: &Slot, worker: Option<(WorkerStatus, u32)>) -> Result<W
     });
     let (status, load) = worker.unzip();
     let load = load.unwrap_or(0).saturating_add(1);
-    // BUSY says what it could have in hand before, which may have become more.
-    let has_room = status == Some(WorkerStatus::Busy) && load <= slot.capacity;
-    let status = if has_room { Some(WorkerStatus::Ready) } else { status };
     let change = if load >= slot.capacity { WorkerChange::TakeToCapacity } else { WorkerChange::TakeBelowCapacity };
     match WorkerStatus::after(status, change) {
         Some(next) if load <= slot.capacity => Ok(next),
