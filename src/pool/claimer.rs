@@ -59,7 +59,10 @@ fn claim_due(core: &Arc<Core>) -> bool {
         answer => answer,
     };
     // The workers that are taken for it must come free, whatever happens.
-    let answer = panics::contain("a claim", claim).unwrap_or_else(|| Err(RepositoryError::storage("it panicked")));
+    let answer = panics::contain("a claim", claim).unwrap_or_else(|| {
+        core.doubts.lock().unwrap_or_else(PoisonError::into_inner).push(claimant.token);
+        Err(RepositoryError::storage("it panicked"))
+    });
     match answer {
         // What was picked and not granted has ended, or is not due yet by the repository's calendar.
         Ok(claims) => look_after(core, hand_out(core, picks, claims)),

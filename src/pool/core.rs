@@ -269,9 +269,12 @@ impl Core {
                     self.keep_for_later(lease, AttemptReport::cancelled());
                 }
             });
-            if released.is_ok() && cell.has_ended() {
+            if cell.has_ended() {
+                homes::worker_ends(self, &cell.id);
                 // The claim has recorded the worker once more.
-                slot::end_row(self, cell);
+                if released.is_ok() {
+                    slot::end_row(self, cell);
+                }
             }
             slot::give_back(self, cell, Some(unit));
             match released {

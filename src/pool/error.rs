@@ -114,6 +114,13 @@ pub enum Refusal {
     InitFailed(String),
     /// There is no pool of this name.
     PoolNotFound(String),
+    /// The pool of this name could not be built or started.
+    PoolBroken {
+        /// Which.
+        name: String,
+        /// Why not.
+        reason: String,
+    },
     /// The same unit was given two prompts.
     TwoPrompts,
     /// There is nothing to send: neither a prompt nor a template.
@@ -176,6 +183,9 @@ impl fmt::Display for SubmitError {
             }
             Refusal::PoolNotFound(name) => {
                 write!(f, "unit `{id}` cannot be taken: there is no pool `{}`", shortened(name))
+            }
+            Refusal::PoolBroken { name, reason } => {
+                write!(f, "unit `{id}` cannot be taken, the pool `{}` is broken: {reason}", shortened(name))
             }
             Refusal::Held { reason } => write!(f, "unit `{id}` must wait, the pool is held: {reason}"),
             Refusal::NotReady(PoolPhase::Initializing) => {

@@ -47,6 +47,13 @@ pub(super) fn stayed(core: &Core, key: &Arc<str>, worker_id: &WorkerId) {
     }
 }
 
+/// A worker has ended: sessions that were with it may go anywhere.
+pub(super) fn worker_ends(core: &Core, worker_id: &WorkerId) {
+    if let Some(homes) = &core.homes {
+        homes.residences.worker_ends(core.number, worker_id);
+    }
+}
+
 /// The pool has stopped: no session lives here any more.
 pub(super) fn move_out(core: &Core) {
     if let Some(homes) = &core.homes {

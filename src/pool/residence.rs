@@ -11,7 +11,7 @@
 //!
 //! The lock is a leaf: nothing else is held with it, and nothing is called under it. What is kept is plain data.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, PoisonError};
 
 use super::lock::assert_none_held;
@@ -110,6 +110,18 @@ impl Residences {
         Some((residence.pool.name.to_string(), residence.worker.clone()?))
     }
 
+    /// A worker has ended: what no open unit uses lives nowhere any more, the rest with a worker that is yet to be found.
+    pub(super) fn worker_ends(&self, pool_number: u64, worker_id: &WorkerId) {
+        let mut state = self.lock();
+        for key in state.by_worker.remove(&(pool_number, worker_id.clone())).unwrap_or_default() {
+            let Some(mut residence) = state.take(&key) else { continue };
+            if residence.open_units > 0 {
+                (residence.worker, residence.until_ms) = (None, i64::MIN);
+                state.put(&key, residence);
+            }
+        }
+    }
+
     /// The pool has stopped: nobody lives there any more. That is the one call that looks at every key.
     pub(super) fn leave_all(&self, pool_number: u64) {
         let mut state = self.lock();
@@ -178,6 +190,11 @@ impl Residence {
         self.open_units > 0 || now_ms < self.until_ms
     }
 
+    /// The worker it is with, and whose that is.
+    fn with(&self) -> Option<(u64, WorkerId)> {
+        Some((self.pool.number, self.worker.clone()?))
+    }
+
     fn elsewhere(&self) -> Elsewhere {
         Elsewhere { pool: Arc::clone(&self.pool.name), worker: self.worker.clone() }
     }
@@ -190,6 +207,8 @@ struct State {
     by_use: BTreeMap<u64, Arc<str>>,
     /// The same by when their time is over; the second is when they were used last.
     by_end: BTreeSet<(i64, u64)>,
+    /// The keys that live with a worker of a pool.
+    by_worker: HashMap<(u64, WorkerId), HashSet<Arc<str>>>,
     /// The latest time that anybody told.
     now_ms: Option<i64>,
     uses: u64,
@@ -200,6 +219,14 @@ impl State {
     /// Takes a key out, to change where it lives and [put](State::put) it back.
     fn take(&mut self, key: &str) -> Option<Residence> {
         let residence = self.keys.remove(key)?;
+        if let Some(with) = residence.with()
+            && let Some(keys) = self.by_worker.get_mut(&with)
+        {
+            keys.remove(key);
+            if keys.is_empty() {
+                self.by_worker.remove(&with);
+            }
+        }
         if residence.open_units == 0 {
             self.by_use.remove(&residence.used);
             self.by_end.remove(&(residence.until_ms, residence.used));
@@ -222,6 +249,9 @@ impl State {
         if residence.open_units == 0 {
             self.by_use.insert(residence.used, Arc::clone(key));
             self.by_end.insert((residence.until_ms, residence.used));
+        }
+        if let Some(with) = residence.with() {
+            self.by_worker.entry(with).or_default().insert(Arc::clone(key));
         }
         self.keys.insert(Arc::clone(key), residence);
     }
@@ -298,6 +328,27 @@ mod tests {
             assert!(state.by_end.contains(&(residence.until_ms, *used)));
         }
         (state.keys.len(), state.by_use.len())
+    }
+
+    #[test]
+    fn what_was_with_a_worker_that_has_ended_may_go_anywhere_unless_it_is_in_use() {
+        let residences = residences(10);
+        let in_use = residences.enter(&key("in use"), &pool(1), NOW_MS).unwrap();
+        for name in ["in use", "remembered", "elsewhere"] {
+            let worker = if name == "elsewhere" { worker("w2") } else { worker("w1") };
+            residences.settle(&key(name), &pool(1), &worker, NOW_MS + 1_000);
+        }
+        residences.worker_ends(2, &worker("w1"));
+        assert_eq!(residences.at("remembered", NOW_MS), home(1, "w1"), "another pool's worker was meant");
+        residences.worker_ends(1, &worker("w1"));
+        assert_eq!((residences.at("remembered", NOW_MS), residences.at("elsewhere", NOW_MS)), (None, home(1, "w2")));
+        let _moved = residences.enter(&key("remembered"), &pool(2), NOW_MS).unwrap();
+        assert!(residences.enter(&key("in use"), &pool(2), NOW_MS).is_err());
+        drop(in_use);
+        let _moved = residences.enter(&key("in use"), &pool(2), NOW_MS).unwrap();
+        residences.leave_all(2);
+        assert_eq!(counts(&residences), (1, 1));
+        assert_eq!(residences.lock().by_worker.len(), 1);
     }
 
     #[test]

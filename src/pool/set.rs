@@ -139,7 +139,7 @@ impl PoolSet {
     ///
     /// # Errors
     ///
-    /// As there, and [`InitFailed`](Refusal::InitFailed) if that pool is broken.
+    /// As there, and [`PoolBroken`](Refusal::PoolBroken) if that pool is broken.
     pub fn submit_work_unit(
         &self,
         unit: impl Into<NewUnit>,
@@ -152,7 +152,7 @@ impl PoolSet {
     ///
     /// # Errors
     ///
-    /// As there, and [`PoolNotFound`](Refusal::PoolNotFound) if there is no such pool, [`InitFailed`](Refusal::InitFailed) if it is
+    /// As there, and [`PoolNotFound`](Refusal::PoolNotFound) if there is no such pool, [`PoolBroken`](Refusal::PoolBroken) if it is
     /// broken. The unit comes back with the error.
     pub fn submit_to(
         &self,
@@ -167,7 +167,7 @@ impl PoolSet {
     ///
     /// # Errors
     ///
-    /// As there, and [`InitFailed`](Refusal::InitFailed) if that pool is broken.
+    /// As there, and [`PoolBroken`](Refusal::PoolBroken) if that pool is broken.
     pub fn enqueue(&self, unit: impl Into<NewUnit>, prompt: impl Into<Prompt>) -> Result<UnitHandle, SubmitError> {
         give(self.default_pool(), unit.into(), prompt.into(), WorkPool::enqueue)
     }
@@ -176,7 +176,7 @@ impl PoolSet {
     ///
     /// # Errors
     ///
-    /// As there, and [`PoolNotFound`](Refusal::PoolNotFound) if there is no such pool, [`InitFailed`](Refusal::InitFailed) if it is
+    /// As there, and [`PoolNotFound`](Refusal::PoolNotFound) if there is no such pool, [`PoolBroken`](Refusal::PoolBroken) if it is
     /// broken. The unit comes back with the error.
     pub fn enqueue_to(
         &self,
@@ -197,8 +197,8 @@ impl PoolSet {
         self.default_pool().is_ok_and(|pool| pool.wait_for_available_slot_timeout(timeout))
     }
 
-    /// Where what a session or an affinity key stands for is kept: the name of the pool, and the worker that had it last, which may
-    /// have ended since. `None` if nobody has had it, or that is forgotten.
+    /// Where what a session or an affinity key stands for is kept: the name of the pool, and the worker that has it.
+    /// `None` if nobody has it, or not any more.
     pub fn home_of(&self, key: &str) -> Option<(String, WorkerId)> {
         self.residences.at(key, self.clock.now().boot_ms)
     }
@@ -339,8 +339,8 @@ fn give(
     let reason = match pool {
         Ok(pool) => return give(pool, unit, prompt),
         Err(PoolSetError::PoolNotFound { name, .. }) => Refusal::PoolNotFound(name),
-        Err(PoolSetError::PoolBroken { reason, .. }) => Refusal::InitFailed(reason),
-        Err(other) => Refusal::InitFailed(other.to_string()),
+        Err(PoolSetError::PoolBroken { name, reason, .. }) => Refusal::PoolBroken { name, reason },
+        Err(other) => unreachable!("a set that was built has no other errors: {other}"),
     };
     Err(SubmitError::unseen(unit, prompt, reason))
 }

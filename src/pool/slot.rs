@@ -18,7 +18,7 @@ use super::open_unit::OpenUnit;
 use super::reporter::Report;
 use super::run::{self, Ran};
 use super::timers::Alarm;
-use super::{inside, panics};
+use super::{homes, inside, panics};
 use crate::clock::milliseconds;
 use crate::error::RepositoryError;
 use crate::executor::{CancelReason, ExecuteError};
@@ -334,7 +334,9 @@ fn announce_end(core: &Core, cell: &WorkerCell) {
     }
 }
 
+/// Sessions that were with a worker which has ended may go anywhere; itself it is forgotten after a while.
 fn forget_later(core: &Core, cell: &WorkerCell) {
+    homes::worker_ends(core, &cell.id);
     core.ready.set_alarm(core.in_ms(FORGET_AFTER), Alarm::Forget(cell.number));
 }
 

@@ -199,3 +199,20 @@ fn a_session_that_an_execution_tells_of_lives_where_that_is() {
     set.stop(Stop::Drain);
     world.assert_clean();
 }
+
+#[test]
+fn a_session_whose_worker_has_ended_can_be_taken_elsewhere_at_once() {
+    // 001-F3
+    let world = World::new();
+    let (set, [a, b]) = two_pools(&world);
+    let first = set.enqueue_to("a", of_session("1", "s").max_retries(0), "go").unwrap();
+    a.next().fail(workcrew::ExecuteError::broken("out of memory"));
+    first.wait().unwrap();
+    super::until(|| set.home_of("s").is_none());
+    set.enqueue_to("b", of_session("2", "s"), "go").unwrap();
+    drop(b.next());
+    set.wait_for_completion();
+    assert_eq!(set.home_of("s").unwrap().0, "b");
+    set.stop(Stop::Drain);
+    world.assert_clean_after_crashes();
+}

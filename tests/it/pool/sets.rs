@@ -284,11 +284,16 @@ fn assert_one_is_broken(world: &World, broken: WorkPoolBuilder, reason: &str, is
         set.enqueue_to("broken", NewUnit::new("u"), "go"),
         set.submit_work_unit(NewUnit::new("u"), "go"),
         set.enqueue(NewUnit::new("u"), "go"),
-        to_broken.enqueue(NewUnit::new("u"), "go"),
-        to_broken.submit_work_unit(NewUnit::new("u"), "go"),
     ];
-    for refused in refusals.map(Result::unwrap_err) {
+    for refused in [to_broken.enqueue(NewUnit::new("u"), "go"), to_broken.submit_work_unit(NewUnit::new("u"), "go")] {
+        let refused = refused.unwrap_err();
         assert!(matches!(&refused.reason, Refusal::InitFailed(why) if why == reason), "{refused}");
+    }
+    for refused in refusals.map(Result::unwrap_err) {
+        assert!(
+            matches!(&refused.reason, Refusal::PoolBroken { name, reason: why } if name == "broken" && why == reason),
+            "{refused}"
+        );
         assert_eq!(refused.unit.prompt.as_deref(), Some("go"));
     }
     assert!(!set.wait_for_available_slot() && !set.wait_for_available_slot_timeout(PATIENCE));
