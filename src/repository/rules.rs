@@ -191,7 +191,7 @@ impl Wishes {
     }
 
     /// How many units must be looked at to find `count` that no slot is for.
-    #[cfg(any(feature = "sqlite", feature = "sqlite-system"))]
+    #[cfg(any(test, feature = "sqlite", feature = "sqlite-system"))]
     pub(crate) fn to_look_at(&self, count: usize) -> usize {
         count.saturating_add(self.named.len())
     }
