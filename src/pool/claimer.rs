@@ -163,7 +163,12 @@ fn give_up(core: &Core, lease: &Lease, cell: &WorkerCell) {
 pub(super) fn look_after(core: &Core, units: Vec<(UnitKey, Arc<OpenUnit>)>) {
     for (key, unit) in units {
         let after = |number| AttemptKey { unit: key, number };
-        match core.repository().unit(core.job.id, unit.id()) {
+        let stored = core.repository().unit(core.job.id, unit.id());
+        // Somebody has submitted it once more meanwhile, and who has it tells. Asked only now: whatever has ended here ran before.
+        if core.ready.is_running(key) {
+            continue;
+        }
+        match stored {
             Ok(stored) if stored.status == UnitStatus::Pending && stored.accepted_by == Some(core.owner()) => {
                 let now = core.clock.now();
                 let again_ms = match core.ready.is_overdue(key) {

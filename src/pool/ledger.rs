@@ -174,6 +174,11 @@ impl Ledger {
         self.stand(key, (&unit, claimable), attempt_number, Standing::Running)
     }
 
+    /// Whether a worker has an open unit.
+    pub(super) fn is_running(&self, key: UnitKey) -> bool {
+        self.open.get(&key).is_some_and(|entry| entry.standing == Standing::Running)
+    }
+
     /// Whether an attempt comes after all that are known of an open unit.
     pub(super) fn is_later(&self, key: UnitKey, attempt_number: u32) -> bool {
         self.open.get(&key).is_some_and(|entry| entry.attempt_number < attempt_number)

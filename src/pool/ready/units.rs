@@ -358,6 +358,11 @@ impl Ready {
         self.state.lock().ledger.get(key)
     }
 
+    /// Whether a worker of this pool has a unit.
+    pub(in crate::pool) fn is_running(&self, key: UnitKey) -> bool {
+        self.state.lock().ledger.is_running(key)
+    }
+
     /// Whether an attempt comes after all that are known here.
     pub(in crate::pool) fn is_later(&self, key: UnitKey, attempt_number: u32) -> bool {
         self.state.lock().ledger.is_later(key, attempt_number)
