@@ -19,8 +19,8 @@ use crate::job::{Job, JobId, NewJob};
 use crate::lease::{Claim, Held, Lease, NewOwner, Owner, OwnerId};
 use crate::money::Charge;
 use crate::repository::{
-    Archive, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Insertion, Intake, JournalEntry, Page,
-    Purged, Repository, RepositoryError, Result, Slot, StoredInputs, Submitted, Swept, UnitFilter,
+    Archive, Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Insertion, Intake, JournalEntry,
+    Page, Purged, Repository, RepositoryError, Result, Slot, StoredInputs, Submitted, Swept, UnitFilter,
 };
 use crate::unit::{NewUnit, UnitKey, WorkUnit};
 use crate::worker::{Worker, WorkerChange};
@@ -34,6 +34,7 @@ pub enum Verb {
     Insert,
     Submit,
     Claim,
+    Backlog,
     Claimed,
     Start,
     Append,
@@ -342,6 +343,14 @@ impl Repository for FaultyRepository {
 
     fn claim(&self, request: &ClaimRequest) -> Result<Vec<Claim>> {
         self.guarded(Verb::Claim, |inner| inner.claim(request))
+    }
+
+    fn backlog(&self, job_id: JobId, owner: OwnerId, limit: usize) -> Result<Backlog> {
+        self.guarded(Verb::Backlog, |inner| inner.backlog(job_id, owner, limit))
+    }
+
+    fn on_queued(&self, job_id: JobId, told: Box<dyn Fn() -> bool + Send + Sync>) {
+        self.inner.on_queued(job_id, told);
     }
 
     fn claimed(&self, owner: OwnerId, token: i64) -> Result<Vec<Claim>> {

@@ -71,7 +71,7 @@ use chrono::{DateTime, Utc};
 use serde_json::Value;
 
 pub use self::requests::{
-    By, CancelAnswer, ClaimRequest, Claimant, Closed, Insertion, Intake, Purged, Scope, Slot, Submitted, Swept,
+    Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Insertion, Intake, Purged, Scope, Slot, Submitted, Swept,
 };
 pub use self::views::{
     Costs, Counts, JournalEntry, MESSAGE_LIMIT_BYTES, ModelCost, PAGE_LIMIT, PAGE_LIMIT_BYTES, PARTIAL_LIMIT_BYTES,
@@ -88,6 +88,7 @@ use crate::worker::{Worker, WorkerChange};
 
 #[cfg(feature = "testing")]
 pub mod conformance;
+mod listeners;
 pub mod memory;
 mod requests;
 pub(crate) mod rules;
@@ -217,7 +218,8 @@ pub trait Repository: Archive {
 
     /// Claims due units, as many as there are slots; the first goes to the first slot.
     ///
-    /// With [`Scope::Pending`], finding too few that wait, it first takes back what ran out.
+    /// Unless only what the owner [accepted](Scope::Accepted) is claimed, finding too few that wait it first takes back what ran out; in the
+    /// [open](Scope::Open) scope nothing of the owner's own, which may be about to renew it.
     /// It fails as a whole if a slot's worker is in no status to take a unit.
     ///
     /// A slot that is [for a unit](Slot::unit) gets this one or nothing:
@@ -232,6 +234,16 @@ pub trait Repository: Archive {
     /// The other slots take what is next among the units that no slot is for: they leave even those alone that their own
     /// slot cannot have. The claims come in the order of the slots; those that got nothing are left out.
     fn claim(&self, request: &ClaimRequest) -> Result<Vec<Claim>>;
+
+    /// What of a job is left to do for an owner that pulls, counting at most `limit` units that it could claim now.
+    fn backlog(&self, job_id: JobId, owner: OwnerId, limit: usize) -> Result<Backlog>;
+
+    /// Asks to be told whenever a unit of a job may have come to wait for anybody, until `told` says `false`: be it new, requeued, taken
+    /// back, or let go. `told` is called by whoever brought that about, after it is durable; it must not wait, nor call the repository.
+    ///
+    /// What other processes do is not told. A repository that tells nothing at all is asked for its [backlog](Repository::backlog) every
+    /// few seconds.
+    fn on_queued(&self, _job_id: JobId, _told: Box<dyn Fn() -> bool + Send + Sync>) {}
 
     /// What the request with this token was granted, as far as it is still held, in the order of turns and not of slots.
     fn claimed(&self, owner: OwnerId, token: i64) -> Result<Vec<Claim>>;

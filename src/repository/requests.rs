@@ -97,6 +97,25 @@ pub enum Scope {
     Accepted,
     /// Those, and the ones that nobody accepted and that have a prompt or a template.
     Pending,
+    /// The same for slots that are for a unit; the others get only what nobody accepted. What the owner holds itself is not taken back,
+    /// though its lease may have run out.
+    Open,
+}
+
+impl Scope {
+    /// Whether anything but what the owner accepted may be claimed.
+    pub(crate) fn is_open(self) -> bool {
+        self != Scope::Accepted
+    }
+
+    /// Whether a lease of this holder may be taken back for a claimant.
+    pub(crate) fn takes_back(self, holder: OwnerId, claimant: OwnerId) -> bool {
+        match self {
+            Scope::Accepted => false,
+            Scope::Pending => true,
+            Scope::Open => holder != claimant,
+        }
+    }
 }
 
 /// A request for work.
@@ -118,6 +137,18 @@ impl ClaimRequest {
     pub fn new(job_id: JobId, claimant: Claimant, scope: Scope, slots: Vec<Slot>) -> ClaimRequest {
         ClaimRequest { job_id, claimant, scope, slots }
     }
+}
+
+/// What of a job is left to do, as an owner sees it that pulls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Backlog {
+    /// How many units could be claimed now that nobody accepted, counted up to a limit.
+    pub due: usize,
+    /// Whether other owners have units of the job, which they execute or which wait for them. If those owners die, the units come back.
+    pub is_with_others: bool,
+    /// When the next of the units falls due that nobody accepted and whose time has not come.
+    pub next_due: Option<DateTime<Utc>>,
 }
 
 /// What became of a submission.

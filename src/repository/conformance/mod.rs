@@ -68,6 +68,7 @@ mod endings;
 mod intake;
 mod leases;
 mod owners_and_workers;
+mod pulling;
 mod reading;
 mod scene;
 mod soundness;
@@ -172,6 +173,7 @@ pub fn cases() -> impl Iterator<Item = Case> {
         accepting::CASES,
         claims::CASES,
         targeted::CASES,
+        pulling::CASES,
         starting::CASES,
         leases::CASES,
         attempts::CASES,

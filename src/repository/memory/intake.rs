@@ -11,7 +11,9 @@ use crate::clock::Moment;
 use crate::job::{Job, JobId, NewJob};
 use crate::lease::{Claim, OwnerId};
 use crate::repository::rules::{self, Wishes};
-use crate::repository::{By, ClaimRequest, Claimant, Insertion, Intake, Result, Scope, Slot, Submitted, actor, loss};
+use crate::repository::{
+    Backlog, By, ClaimRequest, Claimant, Insertion, Intake, Result, Scope, Slot, Submitted, actor, loss,
+};
 use crate::unit::{Change, Inputs, NewUnit, UnitId, UnitKey, UnitStatus};
 use crate::worker::{Worker, WorkerId, WorkerStatus};
 
@@ -215,14 +217,17 @@ impl Store {
     fn is_candidate(&self, unit: &UnitRecord, request: &ClaimRequest, now: Moment) -> bool {
         let may_have = match unit.accepted_by {
             Some(accepted_by) => accepted_by == request.claimant.owner,
-            None => request.scope == Scope::Pending && self.has_prompt(unit),
+            None => request.scope.is_open() && self.has_prompt(unit),
         };
         unit.job_id == request.job_id && unit.is_claimable(now) && may_have
     }
 
     /// The units that the request may have at once and that no slot is for, whose turn it is first.
     fn candidates(&self, request: &ClaimRequest, wishes: &Wishes, now: Moment) -> Vec<UnitKey> {
-        let is_free = |unit: &&UnitRecord| !wishes.named.contains(&unit.key);
+        let is_free = |unit: &&UnitRecord| {
+            let is_meant = request.scope != Scope::Open || unit.accepted_by.is_none();
+            is_meant && !wishes.named.contains(&unit.key)
+        };
         let candidates = self.units.values().filter(|unit| self.is_candidate(unit, request, now)).filter(is_free);
         // Thousands may wait where one is wanted: only those are sorted.
         let mut turns: Vec<_> = candidates.map(|unit| (Reverse(unit.priority), unit.key)).collect();
@@ -236,15 +241,32 @@ impl Store {
 
     /// Whether the lease of a unit ran out, and the request may have the unit again.
     fn is_to_take_back(&self, unit: &UnitRecord, request: &ClaimRequest, now: Moment) -> bool {
-        let ran_out = unit.holder.as_ref().is_some_and(|holder| holder.until_ms <= now.boot_ms);
-        let is_of_request = request.scope == Scope::Pending && unit.job_id == request.job_id;
-        is_of_request && ran_out && unit.standing().lost().change == Change::Expire
+        let (scope, claimant) = (request.scope, request.claimant.owner);
+        let may_take_back = |holder: &&Holder| scope.takes_back(holder.owner, claimant);
+        let ran_out = unit.holder.as_ref().filter(may_take_back).is_some_and(|holder| holder.until_ms <= now.boot_ms);
+        unit.job_id == request.job_id && ran_out && unit.standing().lost().change == Change::Expire
     }
 
     /// The units whose leases ran out, which can be claimed again and which no slot is for.
     fn to_take_back(&self, request: &ClaimRequest, wishes: &Wishes, limit: usize, now: Moment) -> Vec<UnitKey> {
         let ran_out = self.units.values().filter(|unit| self.is_to_take_back(unit, request, now));
         ran_out.map(|unit| unit.key).filter(|key| !wishes.named.contains(key)).take(limit).collect()
+    }
+
+    pub(super) fn backlog(&self, job_id: JobId, owner: OwnerId, limit: usize, now: Moment) -> Result<Backlog> {
+        self.job(job_id)?;
+        let units = || self.units.values().filter(|unit| unit.job_id == job_id);
+        let waits = |unit: &&UnitRecord| unit.status == UnitStatus::Pending;
+        let open = || units().filter(waits).filter(|unit| unit.accepted_by.is_none() && self.has_prompt(unit));
+        let has = |unit: &UnitRecord| match &unit.holder {
+            Some(holder) => Some(holder.owner),
+            None => unit.accepted_by.filter(|_| unit.status == UnitStatus::Pending),
+        };
+        Ok(Backlog {
+            due: open().filter(|unit| unit.is_due(now)).take(limit).count(),
+            is_with_others: units().filter_map(has).any(|other| other != owner),
+            next_due: open().filter(|unit| !unit.is_due(now)).filter_map(|unit| Some(unit.pause?.not_before)).min(),
+        })
     }
 
     /// Whether an executor that knows nothing but the unit has something to send.

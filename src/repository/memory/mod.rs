@@ -21,9 +21,10 @@ use chrono::{DateTime, Utc};
 use serde_json::Value;
 
 use self::store::Store;
+use super::listeners::Listeners;
 use super::{
-    Archive, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Insertion, Intake, JournalEntry, Page,
-    Purged, Repository, Result, Slot, StoredInputs, Submitted, Swept, UnitFilter,
+    Archive, Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Insertion, Intake, JournalEntry,
+    Page, Purged, Repository, Result, Slot, StoredInputs, Submitted, Swept, UnitFilter,
 };
 use crate::attempt::{Attempt, AttemptKey, AttemptReport, AttemptResult, Beginning, Progress};
 use crate::clock::{Clock, Moment, SystemClock};
@@ -69,6 +70,7 @@ use crate::worker::{Worker, WorkerChange};
 #[derive(Clone)]
 pub struct MemoryRepository {
     store: Arc<Mutex<Store>>,
+    listeners: Arc<Listeners>,
     clock: Arc<dyn Clock>,
 }
 
@@ -80,7 +82,7 @@ impl MemoryRepository {
 
     /// An empty repository with a clock of one's own.
     pub fn with_clock(clock: impl Clock) -> MemoryRepository {
-        MemoryRepository { store: Arc::default(), clock: Arc::new(clock) }
+        MemoryRepository { store: Arc::default(), listeners: Arc::default(), clock: Arc::new(clock) }
     }
 
     fn store(&self) -> MutexGuard<'_, Store> {
@@ -203,7 +205,11 @@ impl Repository for MemoryRepository {
     }
 
     fn insert(&self, job_id: JobId, units: &[NewUnit], intake: Intake) -> Result<Vec<Insertion>> {
-        self.change(|store, now| store.insert(job_id, units, intake, now))
+        let inserted = self.change(|store, now| store.insert(job_id, units, intake, now))?;
+        if intake == Intake::Open {
+            self.listeners.tell_of_new(job_id, &inserted);
+        }
+        Ok(inserted)
     }
 
     fn submit(&self, job_id: JobId, unit: &NewUnit, claimant: &Claimant, slot: &Slot) -> Result<Submitted> {
@@ -212,6 +218,15 @@ impl Repository for MemoryRepository {
 
     fn claim(&self, request: &ClaimRequest) -> Result<Vec<Claim>> {
         self.change(|store, now| store.claim(request, now))
+    }
+
+    fn backlog(&self, job_id: JobId, owner: OwnerId, limit: usize) -> Result<Backlog> {
+        let now = self.clock.now();
+        self.store().backlog(job_id, owner, limit, now)
+    }
+
+    fn on_queued(&self, job_id: JobId, told: Box<dyn Fn() -> bool + Send + Sync>) {
+        self.listeners.add(job_id, told);
     }
 
     fn claimed(&self, owner: OwnerId, token: i64) -> Result<Vec<Claim>> {
@@ -256,7 +271,9 @@ impl Repository for MemoryRepository {
 
     fn expire(&self, limit: usize) -> Result<Vec<Swept>> {
         let boot_id = self.clock.boot_id();
-        Ok(self.change(|store, now| store.expire(limit, &boot_id, now)))
+        let swept = self.change(|store, now| store.expire(limit, &boot_id, now));
+        self.listeners.tell(|job_id| swept.iter().any(|swept| swept.job_id == job_id));
+        Ok(swept)
     }
 
     fn cancel(&self, job_id: JobId, id: &str, by: &By) -> Result<CancelAnswer> {
@@ -264,7 +281,9 @@ impl Repository for MemoryRepository {
     }
 
     fn requeue(&self, job_id: JobId, id: &str, by: &By) -> Result<()> {
-        self.change(|store, now| store.requeue(job_id, id, by, now))
+        self.change(|store, now| store.requeue(job_id, id, by, now))?;
+        self.listeners.tell(|listened| listened == job_id);
+        Ok(())
     }
 
     fn register_owner(&self, owner: &NewOwner) -> Result<OwnerId> {
@@ -272,11 +291,15 @@ impl Repository for MemoryRepository {
     }
 
     fn let_go(&self, owner: OwnerId) -> Result<u64> {
-        self.store().let_go(owner)
+        let let_go = self.store().let_go(owner)?;
+        self.listeners.tell(|_| let_go > 0);
+        Ok(let_go)
     }
 
     fn end_owner(&self, owner: OwnerId) -> Result<()> {
-        self.change(|store, now| store.end_owner(owner, now))
+        self.change(|store, now| store.end_owner(owner, now))?;
+        self.listeners.tell(|_| true);
+        Ok(())
     }
 
     fn change_worker(&self, owner: OwnerId, job_id: JobId, slot: &Slot, change: WorkerChange) -> Result<Worker> {

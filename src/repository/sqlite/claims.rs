@@ -145,15 +145,15 @@ impl Book<'_> {
 
     /// The same conditions as of those that are next, and of those that are taken back, for one unit.
     fn named_unit(&self, now: Moment, request: &ClaimRequest, key: UnitKey) -> Answer<Option<HotUnit>> {
-        let (job_id, owner, is_open) = (request.job_id.0, request.claimant.owner.0, request.scope == Scope::Pending);
+        let (job_id, owner, is_open) = (request.job_id.0, request.claimant.owner.0, request.scope.is_open());
         let found = self.units(
             "WHERE u.key = ?1 AND +u.job_id = ?2
                AND ((u.status = 'PENDING' AND u.not_before IS NULL
                      AND (u.accepted_by = ?3 OR (?4 AND u.accepted_by IS NULL AND u.has_prompt))
                      AND (u.queue_deadline_boot_ms IS NULL OR u.queue_deadline_boot_ms > ?5))
                     OR (?4 AND u.status IN ('ASSIGNED', 'PROCESSING') AND u.lease_until_boot_ms <= ?5
-                        AND u.attempts_used < u.max_retries AND u.has_prompt))",
-            params![key.0, job_id, owner, is_open, now.boot_ms],
+                        AND u.lease_owner IS NOT ?6 AND u.attempts_used < u.max_retries AND u.has_prompt))",
+            params![key.0, job_id, owner, is_open, now.boot_ms, spared(request)],
         )?;
         Ok(found.into_iter().next())
     }
@@ -168,8 +168,8 @@ impl Book<'_> {
         missing: usize,
     ) -> Answer<Vec<HotUnit>> {
         let mut units: Vec<HotUnit> = named.values().filter(|unit| unit.lease.is_some()).cloned().collect();
-        if missing > 0 && request.scope == Scope::Pending {
-            let others = self.to_take_back(now, request.job_id, wishes.to_look_at(missing))?;
+        if missing > 0 && request.scope.is_open() {
+            let others = self.to_take_back(now, request, wishes.to_look_at(missing))?;
             units.extend(others.into_iter().filter(|unit| !wishes.named.contains(&unit.key)).take(missing));
         }
         Ok(units)
@@ -181,11 +181,13 @@ impl Book<'_> {
             return Ok(Vec::new());
         }
         let limit = wishes.to_look_at(wishes.any);
-        let mut units = self.ready_units(now, request, Some(request.claimant.owner), limit)?;
-        if request.scope == Scope::Pending {
-            units.extend(self.ready_units(now, request, None, limit)?);
-            units.sort_by_key(|unit| (Reverse(unit.priority), unit.key));
-        }
+        let accepted = |owner| self.ready_units(now, request, owner, limit);
+        let mut units = match request.scope {
+            Scope::Accepted => accepted(Some(request.claimant.owner))?,
+            Scope::Open => accepted(None)?,
+            Scope::Pending => [accepted(Some(request.claimant.owner))?, accepted(None)?].concat(),
+        };
+        units.sort_by_key(|unit| (Reverse(unit.priority), unit.key));
         units.retain(|unit| !wishes.named.contains(&unit.key));
         units.truncate(wishes.any);
         Ok(units)
@@ -327,6 +329,12 @@ impl Book<'_> {
         upsert.execute(params![owner, lease.worker_id.as_str(), job, slot.capacity, unit, now_ms])?;
         Ok(())
     }
+}
+
+/// The owner whose leases a request leaves alone, though they ran out.
+pub(super) fn spared(request: &ClaimRequest) -> Option<i64> {
+    let owner = request.claimant.owner;
+    (!request.scope.takes_back(owner, owner)).then_some(owner.0)
 }
 
 /// The leases that a request was granted and that are still held, in the order in which they were.

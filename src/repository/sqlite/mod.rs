@@ -8,7 +8,7 @@
 //! | `book` | an open transaction, the journal's chain, what the writer remembers |
 //! | `units`, `claims`, `attempts`, `endings`, `owners`, `purge` | the verbs, in the order a unit travels |
 //! | `messages`, `rows` | between rows and records |
-//! | `readers`, `read`, `archive` | reading, beside the writer or without one |
+//! | `readers`, `read`, `backlog`, `archive` | reading, beside the writer or without one |
 //!
 //! # Locking
 //!
@@ -27,6 +27,7 @@
 mod answers;
 mod archive;
 mod attempts;
+mod backlog;
 mod book;
 mod claims;
 mod endings;
@@ -63,9 +64,10 @@ pub use self::open::OpenError;
 use self::open::Place;
 use self::units::{NewRow, Taken};
 use self::writer::{Order, Patience, Writer, WriterThread};
+use super::listeners::Listeners;
 use super::{
-    Archive, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Insertion, Intake, JournalEntry, Page,
-    Purged, Repository, Result, Slot, StoredInputs, Submitted, Swept, UnitFilter, rules,
+    Archive, Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Insertion, Intake, JournalEntry,
+    Page, Purged, Repository, Result, Slot, StoredInputs, Submitted, Swept, UnitFilter, rules,
 };
 use crate::attempt::{Attempt, AttemptKey, AttemptReport, AttemptResult, Beginning, Progress};
 use crate::clock::{Clock, SystemClock};
@@ -101,6 +103,7 @@ struct Shared {
     writer: Writer,
     thread: Option<JoinHandle<()>>,
     archive: SqliteArchive,
+    listeners: Listeners,
     clock: Arc<dyn Clock>,
 }
 
@@ -194,7 +197,8 @@ impl SqliteOptions {
         let thread = std::thread::Builder::new().name("workcrew-writer".to_owned()).spawn(move || thread.serve());
         let thread = thread.map_err(failed)?;
         let archive = SqliteArchive::beside_writer(place.clone());
-        Ok(Shared { place, writer, thread: Some(thread), archive, clock: self.clock })
+        let listeners = Listeners::default();
+        Ok(Shared { place, writer, thread: Some(thread), archive, listeners, clock: self.clock })
     }
 }
 
@@ -273,7 +277,11 @@ impl Repository for SqliteRepository {
         let now = self.shared.clock.now();
         let rows = units.iter().map(|unit| NewRow::of(unit, intake, now)).collect::<Result<Vec<_>>>()?;
         let order = Order::new("insert").bytes(rows.iter().map(NewRow::len_bytes).sum());
-        self.run(order, move |book| book.insert(now, job_id, &rows, intake))
+        let inserted = self.run(order, move |book| book.insert(now, job_id, &rows, intake))?;
+        if intake == Intake::Open {
+            self.shared.listeners.tell_of_new(job_id, &inserted);
+        }
+        Ok(inserted)
     }
 
     fn submit(&self, job_id: JobId, unit: &NewUnit, claimant: &Claimant, slot: &Slot) -> Result<Submitted> {
@@ -295,6 +303,15 @@ impl Repository for SqliteRepository {
         request.slots.iter().try_for_each(rules::check_slot)?;
         let (terms, request) = (Terms::of(&request.claimant, now)?, request.clone());
         self.run(Order::new("claim"), move |book| book.claim(now, &request, &terms))
+    }
+
+    fn backlog(&self, job_id: JobId, owner: OwnerId, limit: usize) -> Result<Backlog> {
+        let now = self.shared.clock.now();
+        self.shared.archive.look(|connection| backlog::backlog(connection, now, job_id, owner, limit))
+    }
+
+    fn on_queued(&self, job_id: JobId, told: Box<dyn Fn() -> bool + Send + Sync>) {
+        self.shared.listeners.add(job_id, told);
     }
 
     fn claimed(&self, owner: OwnerId, token: i64) -> Result<Vec<Claim>> {
@@ -366,7 +383,9 @@ impl Repository for SqliteRepository {
 
     fn expire(&self, limit: usize) -> Result<Vec<Swept>> {
         let (now, boot_id) = (self.shared.clock.now(), self.shared.clock.boot_id());
-        self.run(Order::new("expire"), move |book| book.expire(now, &boot_id, limit))
+        let swept = self.run(Order::new("expire"), move |book| book.expire(now, &boot_id, limit))?;
+        self.shared.listeners.tell(|job_id| swept.iter().any(|swept| swept.job_id == job_id));
+        Ok(swept)
     }
 
     fn cancel(&self, job_id: JobId, id: &str, by: &By) -> Result<CancelAnswer> {
@@ -376,7 +395,9 @@ impl Repository for SqliteRepository {
 
     fn requeue(&self, job_id: JobId, id: &str, by: &By) -> Result<()> {
         let (now, id, by) = (self.shared.clock.now(), id.to_owned(), by.clone());
-        self.run(Order::new("requeue"), move |book| book.requeue(now, job_id, &id, &by))
+        self.run(Order::new("requeue"), move |book| book.requeue(now, job_id, &id, &by))?;
+        self.shared.listeners.tell(|listened| listened == job_id);
+        Ok(())
     }
 
     fn register_owner(&self, owner: &NewOwner) -> Result<OwnerId> {
@@ -385,12 +406,16 @@ impl Repository for SqliteRepository {
     }
 
     fn let_go(&self, owner: OwnerId) -> Result<u64> {
-        self.run(Order::new("let_go"), move |book| book.let_go(owner))
+        let let_go = self.run(Order::new("let_go"), move |book| book.let_go(owner))?;
+        self.shared.listeners.tell(|_| let_go > 0);
+        Ok(let_go)
     }
 
     fn end_owner(&self, owner: OwnerId) -> Result<()> {
         let now = self.shared.clock.now();
-        self.run(Order::new("end_owner"), move |book| book.end_owner(now, owner))
+        self.run(Order::new("end_owner"), move |book| book.end_owner(now, owner))?;
+        self.shared.listeners.tell(|_| true);
+        Ok(())
     }
 
     fn change_worker(&self, owner: OwnerId, job_id: JobId, slot: &Slot, change: WorkerChange) -> Result<Worker> {

@@ -13,7 +13,7 @@ use crate::clock::Moment;
 use crate::job::JobId;
 use crate::lease::{Held, NewOwner, Owner, OwnerId};
 use crate::repository::rules::{self, QUEUE_TIMEOUT_MESSAGE};
-use crate::repository::{RepositoryError, Slot, Swept, actor, loss};
+use crate::repository::{ClaimRequest, RepositoryError, Slot, Swept, actor, loss};
 use crate::unit::{Change, UnitKey, UnitStatus};
 use crate::worker::{Worker, WorkerChange, WorkerId, WorkerStatus};
 
@@ -122,55 +122,66 @@ impl Book<'_> {
 
     /// Takes back what nobody looks after any more.
     pub(super) fn expire(&mut self, now: Moment, boot_id: &str, limit: usize) -> Answer<Vec<Swept>> {
-        let gone = self.gone_owners(boot_id)?;
+        let (gone, living) = self.gone_and_living(boot_id)?;
         let mut swept = Vec::new();
-        for (unit, reason) in self.lost_leases(now, &gone, limit)? {
+        for (unit, reason) in self.lost_leases(now, &gone, &living, limit)? {
             swept.push(self.lose(now, &unit, actor::SWEEP, reason)?);
         }
         for unit in self.overdue_units(now, limit - swept.len())? {
             swept.push(self.fail_overdue(now, &unit)?);
         }
         for &owner in gone.keys() {
-            if self.leases_of(owner, None)?.is_empty() {
+            if self.leases_before(owner, i64::MAX, 1)?.is_empty() {
                 self.mark_ended(now, owner)?;
             }
         }
         Ok(swept)
     }
 
-    /// The owners that have not ended and never will do so themselves, with the reason.
-    fn gone_owners(&self, boot_id: &str) -> Answer<BTreeMap<OwnerId, &'static str>> {
+    /// The owners that have not ended: those that never will do so themselves, with the reason, and the others.
+    fn gone_and_living(&self, boot_id: &str) -> Answer<(BTreeMap<OwnerId, &'static str>, Vec<OwnerId>)> {
         let mut select =
             self.connection.prepare_cached(&format!("SELECT {OWNER_COLUMNS} WHERE ended_at IS NULL ORDER BY id"))?;
-        let mut gone = BTreeMap::new();
+        let (mut gone, mut living) = (BTreeMap::new(), Vec::new());
         let mut rows = select.query([])?;
         while let Some(row) = rows.next()? {
             let owner = owner(row)?;
-            if let Some(reason) = rules::owner_loss(&owner, boot_id) {
-                gone.insert(owner.id, reason);
+            match rules::owner_loss(&owner, boot_id) {
+                Some(reason) => {
+                    gone.insert(owner.id, reason);
+                }
+                None => living.push(owner.id),
             }
         }
-        Ok(gone)
+        Ok((gone, living))
     }
 
-    /// Leases that ran out or whose owner is gone, in the order of keys.
+    /// Leases that ran out or whose owner is gone, in the order of keys. Asked owner by owner, as the index has them: nobody's
+    /// leases are looked at that are good.
     fn lost_leases(
         &self,
         now: Moment,
         gone: &BTreeMap<OwnerId, &'static str>,
+        living: &[OwnerId],
         limit: usize,
     ) -> Answer<Vec<(HotUnit, &'static str)>> {
         let mut lost = Vec::new();
-        for (&owner, &reason) in gone {
-            lost.extend(self.leases_of(owner, None)?.into_iter().map(|unit| (unit, reason)));
+        let of_the_gone = gone.iter().map(|(&owner, &reason)| (owner, i64::MAX, reason));
+        let ran_out = living.iter().map(|&owner| (owner, now.boot_ms, loss::LEASE_RAN_OUT));
+        for (owner, until_ms, reason) in of_the_gone.chain(ran_out) {
+            lost.extend(self.leases_before(owner, until_ms, limit)?.into_iter().map(|unit| (unit, reason)));
         }
-        let ran_out = self
-            .units("WHERE u.lease_owner IS NOT NULL AND u.lease_until_boot_ms <= ?1 ORDER BY +u.key", [now.boot_ms])?;
-        let of_the_living = |unit: &HotUnit| unit.lease.as_ref().is_some_and(|(owner, _)| !gone.contains_key(owner));
-        lost.extend(ran_out.into_iter().filter(of_the_living).map(|unit| (unit, loss::LEASE_RAN_OUT)));
         lost.sort_by_key(|(unit, _)| unit.key);
         lost.truncate(limit);
         Ok(lost)
+    }
+
+    /// What an owner holds until then at the latest, in the order of keys.
+    fn leases_before(&self, owner: OwnerId, until_ms: i64, limit: usize) -> Answer<Vec<HotUnit>> {
+        self.units(
+            "WHERE u.lease_owner = ?1 AND u.lease_until_boot_ms <= ?2 ORDER BY +u.key LIMIT ?3",
+            params![owner.0, until_ms, i64::try_from(limit).unwrap_or(i64::MAX)],
+        )
     }
 
     /// What an owner, or one of its workers, holds, in the order of keys.
@@ -181,14 +192,15 @@ impl Book<'_> {
         )
     }
 
-    /// Units of a job whose leases ran out, as far as they can be claimed at once, in the order of keys.
-    pub(super) fn to_take_back(&self, now: Moment, job_id: JobId, limit: usize) -> Answer<Vec<HotUnit>> {
+    /// Units of a job whose leases ran out, as far as the request may claim them at once, in the order of keys.
+    pub(super) fn to_take_back(&self, now: Moment, request: &ClaimRequest, limit: usize) -> Answer<Vec<HotUnit>> {
+        let (job_id, spared) = (request.job_id.0, super::claims::spared(request));
         self.units(
             "WHERE u.lease_owner IS NOT NULL AND u.lease_until_boot_ms <= ?1 AND +u.job_id = ?2
-               AND u.status IN ('ASSIGNED', 'PROCESSING') AND u.attempts_used < u.max_retries
+               AND u.lease_owner IS NOT ?3 AND u.status IN ('ASSIGNED', 'PROCESSING') AND u.attempts_used < u.max_retries
              ORDER BY +u.key
-             LIMIT ?3",
-            params![now.boot_ms, job_id.0, i64::try_from(limit).unwrap_or(i64::MAX)],
+             LIMIT ?4",
+            params![now.boot_ms, job_id, spared, i64::try_from(limit).unwrap_or(i64::MAX)],
         )
     }
 

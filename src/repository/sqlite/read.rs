@@ -24,7 +24,7 @@ use crate::repository::{
 use crate::unit::{Change, UnitKey, UnitStatus, WorkUnit};
 
 /// A row that was found but cannot be understood is damage; anything else is the storage's own trouble.
-fn understood<T>(read: rusqlite::Result<T>, what: impl FnOnce() -> (String, i64)) -> Result<T> {
+pub(super) fn understood<T>(read: rusqlite::Result<T>, what: impl FnOnce() -> (String, i64)) -> Result<T> {
     read.map_err(|error| match error {
         rusqlite::Error::SqliteFailure(failure, _) if !is_damage(failure.code) => super::writer::failure_of(&error),
         rusqlite::Error::QueryReturnedNoRows => RepositoryError::storage(error.to_string()),
@@ -40,7 +40,7 @@ fn is_damage(code: ErrorCode) -> bool {
     matches!(code, ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase | ErrorCode::TooBig)
 }
 
-fn stored<T>(read: rusqlite::Result<T>) -> Result<T> {
+pub(super) fn stored<T>(read: rusqlite::Result<T>) -> Result<T> {
     read.map_err(|error| super::writer::failure_of(&error))
 }
 

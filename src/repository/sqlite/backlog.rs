@@ -1,0 +1,93 @@
+//! What of a job is left to do. Every look stops at the first row, or at the limit.
+
+use rusqlite::{Connection, OptionalExtension, Params, params};
+
+use super::read::{job, stored, understood};
+use super::rows::time;
+use crate::clock::Moment;
+use crate::job::JobId;
+use crate::lease::OwnerId;
+use crate::repository::{Backlog, Result};
+
+pub(super) fn backlog(
+    connection: &Connection,
+    now: Moment,
+    job_id: JobId,
+    owner: OwnerId,
+    limit: usize,
+) -> Result<Backlog> {
+    job(connection, job_id)?;
+    let now_ms = now.wall.timestamp_millis();
+    let ready = ready(connection, job_id, limit)?;
+    Ok(Backlog {
+        due: ready + due_meanwhile(connection, job_id, now_ms, limit - ready)?,
+        is_with_others: is_with_others(connection, job_id, owner)?,
+        next_due: next_due(connection, job_id, now_ms)?,
+    })
+}
+
+fn ready(connection: &Connection, job_id: JobId, limit: usize) -> Result<usize> {
+    let sql = "SELECT key
+               FROM work_units
+               WHERE status = 'PENDING' AND not_before IS NULL
+                 AND job_id = ?1 AND accepted_by IS NULL AND has_prompt
+               LIMIT ?2";
+    count(connection, sql, params![job_id.0, sql_limit(limit)])
+}
+
+/// Units whose time has come wait for a claim to make them ready.
+fn due_meanwhile(connection: &Connection, job_id: JobId, now_ms: i64, limit: usize) -> Result<usize> {
+    let sql = "SELECT key
+               FROM work_units
+               WHERE not_before IS NOT NULL AND (not_before <= ?2 OR not_before - delay_ms > ?2)
+                 AND +job_id = ?1 AND status = 'PENDING' AND accepted_by IS NULL AND has_prompt
+               LIMIT ?3";
+    count(connection, sql, params![job_id.0, now_ms, sql_limit(limit)])
+}
+
+fn is_with_others(connection: &Connection, job_id: JobId, owner: OwnerId) -> Result<bool> {
+    for sql in [
+        "SELECT 1 FROM work_units WHERE lease_owner IS NOT NULL AND lease_owner <> ?2 AND +job_id = ?1 LIMIT 1",
+        "SELECT 1
+         FROM work_units
+         WHERE status = 'PENDING' AND not_before IS NULL AND job_id = ?1 AND (accepted_by < ?2 OR accepted_by > ?2)
+         LIMIT 1",
+        "SELECT 1
+         FROM work_units
+         WHERE not_before IS NOT NULL AND +job_id = ?1 AND status = 'PENDING' AND accepted_by <> ?2
+         LIMIT 1",
+    ] {
+        let look = connection.prepare_cached(sql).and_then(|mut select| select.exists([job_id.0, owner.0]));
+        if stored(look)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn next_due(connection: &Connection, job_id: JobId, now_ms: i64) -> Result<Option<chrono::DateTime<chrono::Utc>>> {
+    let sql = "SELECT not_before
+               FROM work_units
+               WHERE not_before > ?2 AND not_before - delay_ms <= ?2
+                 AND +job_id = ?1 AND status = 'PENDING' AND accepted_by IS NULL AND has_prompt
+               ORDER BY not_before
+               LIMIT 1";
+    let look = connection
+        .prepare_cached(sql)
+        .and_then(|mut select| select.query_row([job_id.0, now_ms], |row| time(row, 0)).optional());
+    understood(look, || (format!("a time in {job_id}"), 0))
+}
+
+fn sql_limit(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}
+
+fn count(connection: &Connection, sql: &str, parameters: impl Params) -> Result<usize> {
+    let mut select = stored(connection.prepare_cached(sql))?;
+    let mut rows = stored(select.query(parameters))?;
+    let mut count = 0;
+    while stored(rows.next())?.is_some() {
+        count += 1;
+    }
+    Ok(count)
+}
