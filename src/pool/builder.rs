@@ -51,6 +51,7 @@ pub(super) struct Settings {
     pub(super) retry: RetryPolicy,
     pub(super) lease: Duration,
     pub(super) heartbeat: Duration,
+    pub(super) poll_interval: Duration,
     pub(super) kill_grace: Duration,
     pub(super) shutdown_grace: Duration,
     pub(super) reservation: Duration,
@@ -82,6 +83,7 @@ impl Default for Settings {
             retry: RetryPolicy::default(),
             lease: Duration::from_secs(60),
             heartbeat: Duration::from_secs(15),
+            poll_interval: Duration::from_secs(5),
             kill_grace: Duration::from_millis(1_500),
             shutdown_grace: Duration::from_secs(10),
             reservation: Duration::from_secs(30),
@@ -131,6 +133,7 @@ impl Settings {
             ("timeout", self.timeout, shortest),
             ("lease", self.lease, shortest),
             ("heartbeat", self.heartbeat, shortest),
+            ("poll_interval", self.poll_interval, shortest),
             ("reservation", self.reservation, shortest),
             ("kill_grace", self.kill_grace, Duration::ZERO),
             ("shutdown_grace", self.shutdown_grace, Duration::ZERO),
@@ -462,6 +465,13 @@ impl WorkPoolBuilder {
     /// How often the pool shows that it is there (15 s); less than half the lease.
     pub fn heartbeat(mut self, every: Duration) -> Self {
         self.settings.heartbeat = every;
+        self
+    }
+
+    /// How often a pool that [pulls](super::WorkPool::follow) looks for units that other processes have queued or left behind (5 s). What is
+    /// queued in this process it hears of at once.
+    pub fn poll_interval(mut self, every: Duration) -> Self {
+        self.settings.poll_interval = every;
         self
     }
 

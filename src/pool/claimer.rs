@@ -1,7 +1,7 @@
-//! The claimer: claims the units that this pool accepted and that are due: those in line, and those that are to be tried again.
-//! It sleeps until something is due and a place is free.
+//! The claimer: claims the units that this pool accepted and that are due: those in line, and those that are to be tried again; and
+//! those that nobody accepted, while somebody wants them to be [pulled](super::pull). It sleeps until something is due and a place is free.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -12,8 +12,9 @@ use super::line::Claimable;
 use super::open_unit::OpenUnit;
 use super::ready::Pick;
 use super::reporter::Report;
+use super::stats::PoolPhase;
 use super::timers::due_ms;
-use super::{inside, panics, scheduler, slot, stopping};
+use super::{homes, inside, panics, pull, scheduler, slot, stopping};
 use crate::attempt::{AttemptKey, FailureKind};
 use crate::error::RepositoryError;
 use crate::lease::{Claim, Lease};
@@ -39,49 +40,75 @@ pub(super) fn serve(core: &Arc<Core>) {
 
 /// Claims what is due, as far as there are places; `false` if there was nothing to do.
 fn claim_due(core: &Arc<Core>) -> bool {
-    let picks = pick(core);
-    if picks.is_empty() {
+    let (picks, places) = (pick(core), pull::take_places(core));
+    if picks.is_empty() && places.is_empty() {
         return false;
     }
     let picks: Vec<Picked> = picks.into_iter().filter_map(|pick| give_worker(core, pick)).collect();
-    if picks.is_empty() {
+    let open: Vec<_> = places.into_iter().filter_map(|taken| pull::give_worker(core, taken)).collect();
+    if picks.is_empty() && open.is_empty() {
         return true;
     }
-    let claimant = core.claimant();
-    let slots = picks.iter().map(|picked| core.slot_of(&picked.cell).for_unit(picked.key)).collect();
-    let request = ClaimRequest::new(core.job.id, claimant.clone(), Scope::Accepted, slots);
-    let claim = || match core.repository().claim(&request) {
-        Err(error) if !error.is_rejection() => {
-            core.repository().claimed(claimant.owner, claimant.token).inspect_err(|_| {
-                core.doubts.lock().unwrap_or_else(PoisonError::into_inner).push(claimant.token);
-            })
-        }
-        answer => answer,
-    };
-    // The workers that are taken for it must come free, whatever happens.
-    let answer = panics::contain("a claim", claim).unwrap_or_else(|| {
-        core.doubts.lock().unwrap_or_else(PoisonError::into_inner).push(claimant.token);
-        Err(RepositoryError::storage("it panicked"))
-    });
-    match answer {
+    match claim(core, &picks, &open) {
         // What was picked and not granted has ended, or is not due yet by the repository's calendar.
-        Ok(claims) => look_after(core, hand_out(core, picks, claims)),
+        Ok(claims) => {
+            let keys: HashSet<UnitKey> = picks.iter().map(|picked| picked.key).collect();
+            let (own, pulled) = claims.into_iter().partition(|claim| keys.contains(&claim.lease.unit));
+            pull::hand_out(core, open, pulled);
+            look_after(core, hand_out(core, picks, own));
+        }
         // One of them has crashed meanwhile, and nothing was granted. It takes nothing more, so that it is not picked again.
-        Err(RepositoryError::Illegal { .. }) if picks.iter().any(|picked| !picked.cell.is_up()) => {
+        Err(RepositoryError::Illegal { .. }) if workers(&picks, &open).any(|cell| !cell.is_up()) => {
             for Picked { key, cell, .. } in picks {
                 core.ready.unpick(key);
                 slot::give_back(core, &cell, None);
             }
+            pull::give_up(core, open, Duration::ZERO, |cell| slot::give_back(core, cell, None));
         }
         Err(error) => {
             log::warn!("{}: what is due could not be claimed: {error}", core.job.id);
-            for picked in picks {
+            for picked in &picks {
                 slot::give_back_after(core, &picked.cell, &error);
             }
-            put_off(core);
+            pull::give_up(core, open, PAUSE_AFTER_FAILURE, |cell| slot::give_back_after(core, cell, &error));
+            if !picks.is_empty() {
+                put_off(core);
+            }
         }
     }
     true
+}
+
+/// The workers that units are claimed for.
+fn workers<'a>(picks: &'a [Picked], open: &'a [Arc<WorkerCell>]) -> impl Iterator<Item = &'a Arc<WorkerCell>> {
+    picks.iter().map(|picked| &picked.cell).chain(open)
+}
+
+/// Claims what was picked for its workers, and whatever waits for anybody for the others, all at once.
+fn claim(core: &Core, picks: &[Picked], open: &[Arc<WorkerCell>]) -> Result<Vec<Claim>, RepositoryError> {
+    let claimant = core.claimant();
+    let named = picks.iter().map(|picked| core.slot_of(&picked.cell).for_unit(picked.key));
+    let slots = named.chain(open.iter().map(|cell| core.slot_of(cell))).collect();
+    let scope = if open.is_empty() { Scope::Accepted } else { Scope::Open };
+    let request = ClaimRequest::new(core.job.id, claimant.clone(), scope, slots);
+    // The workers that are taken for it must come free, whatever happens.
+    let surely = |verb: &dyn Fn() -> Result<Vec<Claim>, RepositoryError>| {
+        panics::contain("a claim", verb).unwrap_or_else(|| Err(RepositoryError::storage("it panicked")))
+    };
+    let mut answer = surely(&|| core.repository().claim(&request));
+    let is_unknown = |answer: &Result<_, RepositoryError>| answer.as_ref().is_err_and(|error| !error.is_rejection());
+    if is_unknown(&answer) {
+        answer = surely(&|| core.repository().claimed(claimant.owner, claimant.token));
+        // Of units that nobody here has heard of nobody else would ask: it is asked until there is an answer.
+        while is_unknown(&answer) && !open.is_empty() && core.ready.phase() == PoolPhase::Running {
+            core.ready.claimer.wait(Some(PAUSE_AFTER_FAILURE));
+            answer = surely(&|| core.repository().claimed(claimant.owner, claimant.token));
+        }
+        if is_unknown(&answer) {
+            core.doubts.lock().unwrap_or_else(PoisonError::into_inner).push(claimant.token);
+        }
+    }
+    answer
 }
 
 /// A unit that is due, and the worker that it is claimed for.
@@ -139,7 +166,8 @@ fn hand_out(core: &Core, picks: Vec<Picked>, claims: Vec<Claim>) -> Vec<(UnitKey
         };
         let claimable = Claimable::of(&claim.unit, core.settings.affinity);
         match core.ready.claimed(claim.lease.attempt(), claim.lease.unit_id.as_str(), &claimable, cell.number) {
-            Some(unit) => core.hand_over(&cell, claim, &unit),
+            Some(unit) if homes::lives_here(core, &unit, &claimable) => core.hand_over(&cell, claim, &unit),
+            Some(unit) => core.put_back(&cell, &claim.lease, &unit, pull::PAUSE, "its session is in another pool"),
             // The pool began to stop, and has said that it stays PENDING.
             None => give_up(core, &claim.lease, &cell),
         }
@@ -148,7 +176,7 @@ fn hand_out(core: &Core, picks: Vec<Picked>, claims: Vec<Claim>) -> Vec<(UnitKey
 }
 
 /// Gives back a claim that nobody waits for any more, at once: its worker may have others in hand, for as long as those take.
-fn give_up(core: &Core, lease: &Lease, cell: &WorkerCell) {
+pub(super) fn give_up(core: &Core, lease: &Lease, cell: &WorkerCell) {
     match panics::contain("giving back", || core.repository().release(lease, None, "the pool stops")) {
         Some(Ok(_)) => {
             slot::give_back(core, cell, None);

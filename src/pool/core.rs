@@ -66,6 +66,8 @@ pub(super) struct Core {
     /// Ends of attempts that could not be stored, to be tried again. What does not fit is executed again.
     unstored: Mutex<Vec<(Lease, AttemptReport)>>,
     is_ending: AtomicBool,
+    /// Whether it hears of units that are queued for anybody.
+    is_listening: AtomicBool,
     started: OnceLock<Instant>,
     initialized: OnceLock<Duration>,
     /// What asks the init hook to give up.
@@ -114,6 +116,7 @@ impl Core {
             doubts: Mutex::default(),
             unstored: Mutex::default(),
             is_ending: AtomicBool::new(false),
+            is_listening: AtomicBool::new(false),
             started: OnceLock::new(),
             initialized: OnceLock::new(),
             init_cancel: CancelToken::new(),
@@ -261,40 +264,59 @@ impl Core {
             homes::settle_in(self, &tie.key, &cell.id);
         }
         if let Err(execution) = cell.hand_over(execution) {
-            let lease = &execution.claim.lease;
-            let release = || self.repository().release(lease, None, "its worker was gone");
-            let released = patiently(self, &lease.unit_id, release).inspect_err(|error| {
-                if !error.is_rejection() {
-                    // To end an attempt as cancelled that nobody cancelled is to give it back.
-                    self.keep_for_later(lease, AttemptReport::cancelled());
-                }
-            });
-            if cell.has_ended() {
-                homes::worker_ends(self, &cell.id);
-                // The claim has recorded the worker once more.
-                if released.is_ok() {
-                    slot::end_row(self, cell);
-                }
-            }
-            slot::give_back(self, cell, Some(unit));
-            match released {
-                // Somebody had asked for that.
-                Ok(closed) if closed.status.is_terminal() => {
-                    claimer::ended(self, lease.attempt(), closed.status, None);
-                    return;
-                }
-                Ok(_) => {}
-                Err(error) => log::warn!("unit {}: could not be given back: {error}", lease.unit_id),
-            }
-            self.wait_until(&execution, self.now_ms());
+            self.put_back(cell, &execution.claim.lease, unit, Duration::ZERO, "its worker was gone");
         }
     }
 
-    /// The unit of an execution waits for its next attempt, here or, if the pool stops, for anybody.
-    pub(super) fn wait_until(&self, execution: &Execution, until_ms: i64) {
-        if !self.ready.wait_until(execution.claim.lease.attempt(), until_ms, self.now_ms()) {
-            execution.unit.leave(super::ledger::Left::Pending);
+    /// Gives a unit back that the worker which it was claimed for does not execute. It is claimed again after a while.
+    pub(super) fn put_back(
+        &self,
+        cell: &WorkerCell,
+        lease: &Lease,
+        unit: &Arc<OpenUnit>,
+        after: Duration,
+        reason: &str,
+    ) {
+        // The claim has recorded it, though it may never have heard of the unit.
+        cell.note_row();
+        let pause = Some(after).filter(|after| !after.is_zero());
+        let release = || self.repository().release(lease, pause, reason);
+        let released = patiently(self, &lease.unit_id, release).inspect_err(|error| {
+            if !error.is_rejection() {
+                // To end an attempt as cancelled that nobody cancelled is to give it back.
+                self.keep_for_later(lease, AttemptReport::cancelled());
+            }
+        });
+        if cell.has_ended() {
+            homes::worker_ends(self, &cell.id);
+            // The claim has recorded the worker once more.
+            if released.is_ok() {
+                slot::end_row(self, cell);
+            }
         }
+        slot::give_back(self, cell, Some(unit));
+        match released {
+            // Somebody had asked for that.
+            Ok(closed) if closed.status.is_terminal() => {
+                claimer::ended(self, lease.attempt(), closed.status, None);
+                return;
+            }
+            Ok(_) => {}
+            Err(error) => log::warn!("unit {}: could not be given back: {error}", lease.unit_id),
+        }
+        self.wait_until(lease, unit, self.in_ms(after));
+    }
+
+    /// A unit that was leased waits for its next attempt, here or, if the pool stops, for anybody.
+    pub(super) fn wait_until(&self, lease: &Lease, unit: &OpenUnit, until_ms: i64) {
+        if !self.ready.wait_until(lease.attempt(), until_ms, self.now_ms()) {
+            unit.leave(super::ledger::Left::Pending);
+        }
+    }
+
+    /// Whether the pool has yet to say that it wants to hear of queued units; from now on it has.
+    pub(super) fn begin_listening(&self) -> bool {
+        !self.is_listening.swap(true, Ordering::AcqRel)
     }
 
     /// Keeps an end that could not be stored. While the pool lives its lease is renewed, so there is time.

@@ -74,6 +74,8 @@ impl Beat {
             }
             // What is left was failed by somebody else's sweep, or by one of ours whose answer was lost.
             super::claimer::look_after(core, core.ready.overdue());
+            // What was taken back waits for anybody.
+            core.ready.work_came();
         }
         if now_ms >= self.watch_ms {
             self.watch_ms = core.in_ms(WATCH_EVERY);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::core::Core;
 use super::error::Refusal;
 use super::line::Claimable;
+use super::open_unit::OpenUnit;
 use super::residence::{Elsewhere, Residences, Resident, Stay};
 use crate::worker::WorkerId;
 
@@ -31,6 +32,14 @@ pub(super) fn move_in(core: &Core, claimable: &Claimable) -> Result<Option<Stay>
         pool: pool.to_string(),
         worker,
     })
+}
+
+/// Whether a unit that was claimed here may be executed here: no pool but this one has its session.
+pub(super) fn lives_here(core: &Core, unit: &OpenUnit, claimable: &Claimable) -> bool {
+    if core.homes.is_none() || unit.has_stay() {
+        return true;
+    }
+    move_in(core, claimable).map(|stay| unit.stay(stay)).is_ok()
 }
 
 /// A unit of a session is given to a worker, or the worker has told that it is in it: others find it there from now on.

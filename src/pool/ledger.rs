@@ -386,6 +386,11 @@ impl Ledger {
         (pending, count(|standing| standing == Standing::Running))
     }
 
+    /// How many units are open.
+    pub(super) fn open_count(&self) -> usize {
+        self.open.len()
+    }
+
     /// Whether all that is open only waits.
     pub(super) fn is_only_waiting(&self) -> bool {
         let is_waiting = |entry: &Entry| entry.standing != Standing::Running;

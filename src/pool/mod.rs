@@ -12,6 +12,7 @@
 //!    [`Call`](crate::Call). What the executor tells meanwhile is stored as it comes (`execution`).
 //! 4. How it came back is judged (`judge`) and stored in one transaction; then the callback runs (`close`); then the
 //!    place is free; then whoever waits for the unit is woken.
+//!    While a thread is in [`WorkPool::process_pending`] or [`WorkPool::follow`], the claimer also takes units that nobody has accepted (`pull`).
 //! 5. A unit that may be tried again waits as PENDING. The supervisor's timers say when it is due, the `claimer` claims it.
 //!
 //! What can go wrong on the way: an execution that takes too long is asked to stop, and left behind if it does not; a
@@ -66,6 +67,7 @@ mod nudge;
 mod observe;
 mod open_unit;
 mod panics;
+mod pull;
 mod queue;
 mod ready;
 mod registry;
@@ -341,6 +343,47 @@ impl WorkPool {
     /// The same, but for no longer than that.
     pub fn wait_for_completion_timeout(&self, timeout: Duration) -> Completion {
         wait_for_completion(&self.core, Some(timeout))
+    }
+
+    /// Executes what waits for anybody, wherever it was queued, and returns when nothing of the job is left to do: all that was due has ended,
+    /// and been reported, here or by others. If others die meanwhile, what they leave behind is executed here too.
+    ///
+    /// Units that are not due yet are not waited for, nor those that have neither prompt nor template. Several programs may do this on one
+    /// database at the same time; each unit goes to one of them. What the pool accepted itself goes first.
+    ///
+    /// ```
+    /// use workcrew::{Call, Completion, NewUnit, WorkPool, WorkResult};
+    /// use workcrew::repository::Intake;
+    /// # use workcrew::{MemoryRepository, NewJob, Repository};
+    /// # let repository = MemoryRepository::new();
+    /// # let job = repository.create_job(&NewJob::named("a job"))?;
+    /// let units: Vec<NewUnit> = (0..10).map(|n| NewUnit::new(format!("page {n}")).prompt("Summarise it.")).collect();
+    /// repository.insert(job.id, &units, Intake::Open)?;
+    ///
+    /// let pool = WorkPool::builder(job.id, |call: &Call<'_>| Ok(WorkResult::text(call.prompt())), repository).start()?;
+    /// assert_eq!(pool.process_pending(), Completion::Done);
+    /// assert_eq!(pool.stats().completed, 10);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn process_pending(&self) -> Completion {
+        pull::process_pending(&self.core, None)
+    }
+
+    /// The same, but for no longer than that. What was begun goes on.
+    pub fn process_pending_timeout(&self, timeout: Duration) -> Completion {
+        pull::process_pending(&self.core, Some(timeout))
+    }
+
+    /// Executes what waits for anybody, and what comes to wait, until the pool is [stopped](PoolHandle::stop) by somebody else. What is
+    /// queued in this process begins at once, what others queue or leave behind within the
+    /// [`poll_interval`](WorkPoolBuilder::poll_interval).
+    pub fn follow(&self) -> Completion {
+        pull::follow(&self.core, None)
+    }
+
+    /// The same, but for no longer than that. What was begun goes on.
+    pub fn follow_timeout(&self, timeout: Duration) -> Completion {
+        pull::follow(&self.core, Some(timeout))
     }
 
     /// Cancels a unit of the pool's job: at once if it waits; if it is being executed, its executor is asked to stop.

@@ -111,6 +111,11 @@ impl OpenUnit {
         drop(superfluous);
     }
 
+    /// Whether it is known that it lives in this pool.
+    pub(super) fn has_stay(&self) -> bool {
+        self.face().stay.is_some()
+    }
+
     /// Waits until it has left; `None` if the time was up before.
     pub(super) fn wait(&self, until: Option<Instant>) -> Option<Left> {
         let mut face = self.face();

@@ -254,7 +254,7 @@ fn free_then_tell(slot: &Slot<'_>, execution: &Execution, after: After, settled:
 /// What is to be tried again waits for its time.
 fn wait_if_open(core: &Core, execution: &Execution, settled: &Settled) {
     if settled.left.is_none() {
-        core.wait_until(execution, settled.until_ms.unwrap_or_else(|| core.now_ms()));
+        core.wait_until(&execution.claim.lease, &execution.unit, settled.until_ms.unwrap_or_else(|| core.now_ms()));
     }
 }
 

@@ -65,6 +65,12 @@ fn ring(core: &Arc<Core>, alarm: Alarm, stopping: &mut Stopping) {
                 core.heartbeat.wake();
             }
         }
+        Alarm::Poll => {
+            if core.ready.poll(core.in_ms(core.settings.poll_interval)) {
+                core.heartbeat.wake();
+            }
+        }
+        Alarm::Look => core.ready.work_came(),
         Alarm::HoldEnds => core.ready.resume(Some(core.now_ms())),
         Alarm::Startup { worker, start } => slot::late_start(core, worker, Some(start), CancelReason::TimedOut),
         // The crew is looked after in any case.

@@ -19,6 +19,10 @@ pub(super) enum Alarm {
     Retry(UnitKey),
     /// A unit has waited in line for too long.
     QueueTimeout(UnitKey),
+    /// Other processes may have queued units, or died.
+    Poll,
+    /// It is to be looked again for units that wait for anybody.
+    Look,
     /// A hold ends by itself.
     HoldEnds,
     /// A worker that was started this way is to be up.

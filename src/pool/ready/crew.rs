@@ -103,6 +103,18 @@ impl Crew {
         }
     }
 
+    pub(super) fn scaling(&self) -> Scaling {
+        self.limits.scaling
+    }
+
+    /// How many units must wait for another worker to be started ahead; 0 if none ever is.
+    pub(super) fn threshold(&self) -> usize {
+        match self.limits.scaling {
+            Scaling::Threshold { queued, .. } => queued,
+            Scaling::OnDemand | Scaling::Fixed => 0,
+        }
+    }
+
     pub(super) fn size(&self) -> usize {
         self.size
     }
@@ -290,9 +302,9 @@ impl State {
         self.crew.stopped_at_ms.is_none_or(|at_ms| now_ms.saturating_sub(at_ms) >= STOP_EVERY_MS)
     }
 
-    /// How many wait for a worker: units that are due, and threads that want to bring one.
+    /// How many wait for a worker: units that are due, here or for anybody, and threads that want to bring one.
     fn waiting(&self) -> usize {
-        if self.may_start() { self.due_units() + self.slot_waiters } else { 0 }
+        if self.may_start() { self.due_units() + self.pull.backlog() + self.slot_waiters } else { 0 }
     }
 
     /// Whether the supervisor should look at once, rather than when something becomes due.

@@ -4,11 +4,12 @@
 //! [`Ready::stats`]: gauges are derived here, so they always add up.
 //!
 //! What can be done with it is told apart by what it is about: the pool's [`phases`], how many workers there are to be ([`crew`]),
-//! those who [wait](waits), [`units`], [`workers`].
+//! those who [wait](waits), [`units`], what is [pulled](pulls), [`workers`].
 
 mod admission;
 mod crew;
 mod phases;
+mod pulls;
 mod units;
 mod waits;
 mod workers;
@@ -28,6 +29,7 @@ use super::error::Refusal;
 use super::ledger::Ledger;
 use super::lock::{Held, Rank, Ranked};
 use super::nudge::Nudge;
+use super::pull::Pull;
 use super::scheduler::Available;
 use super::stats::{PoolPhase, PoolStats, WorkerView};
 use super::timers::{Alarm, Timers};
@@ -59,6 +61,8 @@ struct State {
     is_reporter_over: bool,
     /// Whether a unit has waited in line for too long, of which the repository has not heard.
     is_sweep_due: bool,
+    /// What is known of the units that wait for anybody.
+    pull: Pull,
     /// Threads that wait for a place.
     slot_waiters: usize,
     /// Threads that wait for the pool to come up.
@@ -84,7 +88,7 @@ impl State {
     fn outlook(&self) -> Outlook {
         let free = if self.may_start() { self.capacity.free() } else { 0 };
         let due = if free > 0 { self.due_units() } else { 0 };
-        Outlook { has_room_for_new: free > due, has_work: free > 0 && due > 0 }
+        Outlook { has_room_for_new: free > due, has_work: (free > 0 && due > 0) || self.has_pull_work() }
     }
 
     /// How many units are due, have no place yet, and could have one: what waits for a worker of its own that is busy could not.
@@ -126,7 +130,7 @@ impl State {
 struct Outlook {
     /// Whoever waits for one.
     has_room_for_new: bool,
-    /// Units that are due: the claimer has something to do.
+    /// Units that are due, or may be pulled: the claimer has something to do.
     has_work: bool,
 }
 
@@ -179,6 +183,7 @@ impl Ready {
             is_reporter_left_behind: false,
             is_reporter_over: false,
             is_sweep_due: false,
+            pull: Pull::default(),
             slot_waiters: 0,
             init_waiters: 0,
         };

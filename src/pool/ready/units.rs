@@ -203,15 +203,7 @@ impl Ready {
         claimable: &Claimable,
         worker: WorkerNumber,
     ) -> Option<Arc<OpenUnit>> {
-        self.change(|state, _| {
-            let is_known = state.ledger.get(attempt.unit).is_some() || state.ledger.submitting(unit_id).is_some();
-            if state.phase != PoolPhase::Running && !is_known {
-                return None;
-            }
-            let unit = state.ledger.run_claimed(attempt.unit, unit_id, claimable, attempt.number);
-            state.capacity.assign(worker, &unit);
-            Some(unit)
-        })
+        self.change(|state, _| state.claimed(attempt, unit_id, claimable, worker))
     }
 
     /// A unit waits for its time after an attempt; `false` if the pool is stopping, and so it has left.
@@ -376,6 +368,22 @@ impl Ready {
 }
 
 impl State {
+    pub(super) fn claimed(
+        &mut self,
+        attempt: AttemptKey,
+        unit_id: &str,
+        claimable: &Claimable,
+        worker: WorkerNumber,
+    ) -> Option<Arc<OpenUnit>> {
+        let is_known = self.ledger.get(attempt.unit).is_some() || self.ledger.submitting(unit_id).is_some();
+        if self.phase != PoolPhase::Running && !is_known {
+            return None;
+        }
+        let unit = self.ledger.run_claimed(attempt.unit, unit_id, claimable, attempt.number);
+        self.capacity.assign(worker, &unit);
+        Some(unit)
+    }
+
     fn set_queue_alarm(&mut self, key: UnitKey, at_ms: i64, wake: &mut Wake) {
         self.ledger.queue.set_alarm(key, at_ms);
         wake.supervisor |= self.timers.set(at_ms, Alarm::QueueTimeout(key));

@@ -26,7 +26,7 @@ use crate::sync::thread::ThreadId;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Completion {
-    /// Everything that the pool accepted has ended, its callback included.
+    /// Everything that the pool accepted has ended, its callback included; while it pulls, also everything that was due.
     Done,
     /// Nothing runs, and what waits cannot begin before somebody calls `resume`.
     Blocked(String),
@@ -126,17 +126,14 @@ impl Ready {
     pub(in crate::pool) fn wait_for_completion(&self, until: Option<Instant>) -> Completion {
         let found = self.wait(&self.settled, until, |state| match state.phase {
             PoolPhase::Configuring | PoolPhase::InitFailed => Some(Completion::Stopped),
-            _ if state.ledger.is_empty() => Some(match state.ledger.totals.left_pending {
-                0 => Completion::Done,
-                _ => Completion::Stopped,
-            }),
+            _ if state.ledger.is_empty() && state.is_nothing_to_pull() => {
+                Some(match state.ledger.totals.left_pending {
+                    0 => Completion::Done,
+                    _ => Completion::Stopped,
+                })
+            }
             PoolPhase::Stopped => Some(Completion::Stopped),
-            _ => match &state.hold {
-                Some(hold) if hold.until_ms.is_none() && state.ledger.is_only_waiting() => {
-                    Some(Completion::Blocked(hold.reason.clone()))
-                }
-                _ => None,
-            },
+            _ => state.blocked(),
         });
         found.unwrap_or(Completion::TimedOut)
     }
@@ -176,6 +173,17 @@ impl Ready {
 }
 
 impl State {
+    /// Nothing runs, and nothing will before somebody ends a hold.
+    pub(super) fn blocked(&self) -> Option<Completion> {
+        let hold = self.hold.as_ref().filter(|hold| hold.until_ms.is_none())?;
+        self.ledger.is_only_waiting().then(|| Completion::Blocked(hold.reason.clone()))
+    }
+
+    /// Whether nothing is due that somebody here wants to be pulled.
+    fn is_nothing_to_pull(&self) -> bool {
+        !self.is_open() || !self.pull.is_active() || self.pull.is_dry()
+    }
+
     /// Promises a place, if there is one or if the thread has it already. `None` if it has to wait for that.
     fn promise_slot(
         &mut self,

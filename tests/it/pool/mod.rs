@@ -19,6 +19,8 @@ mod holds;
 mod homes;
 mod locks;
 mod parts;
+mod pulling;
+mod pulling_apart;
 mod queue;
 mod queue_again;
 mod queue_timeouts;
