@@ -19,8 +19,8 @@ use crate::job::{Job, JobId, NewJob};
 use crate::lease::{Claim, Held, Lease, NewOwner, Owner, OwnerId};
 use crate::money::Charge;
 use crate::repository::{
-    Archive, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Insertion, Intake, JournalEntry, Page,
-    Purged, Repository, RepositoryError, Result, Slot, StoredInputs, Submitted, Swept, UnitFilter,
+    Archive, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Insertion, Intake, JournalEntry,
+    LeaseView, Page, Purged, Repository, RepositoryError, Result, Slot, StoredInputs, Submitted, Swept, UnitFilter,
 };
 use crate::unit::{NewUnit, UnitKey, WorkUnit};
 use crate::worker::{Worker, WorkerChange};
@@ -312,6 +312,10 @@ impl Archive for FaultyRepository {
 
     fn outcomes_since(&self, after: i64, limit: usize) -> Result<Page<JournalEntry>> {
         self.guarded(Verb::Read, |inner| inner.outcomes_since(after, limit))
+    }
+
+    fn leases(&self, job_id: Option<JobId>, after: i64, limit: usize) -> Result<Page<LeaseView>> {
+        self.guarded(Verb::Read, |inner| inner.leases(job_id, after, limit))
     }
 
     fn owners(&self) -> Result<Vec<Owner>> {

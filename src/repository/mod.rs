@@ -74,8 +74,8 @@ pub use self::requests::{
     By, CancelAnswer, ClaimRequest, Claimant, Closed, Insertion, Intake, Purged, Scope, Slot, Submitted, Swept,
 };
 pub use self::views::{
-    Costs, Counts, JournalEntry, MESSAGE_LIMIT_BYTES, ModelCost, PAGE_LIMIT, PAGE_LIMIT_BYTES, PARTIAL_LIMIT_BYTES,
-    PURGE_LIMIT, Page, StoredInputs, UnitFilter,
+    Costs, Counts, JournalEntry, LeaseView, MESSAGE_LIMIT_BYTES, ModelCost, PAGE_LIMIT, PAGE_LIMIT_BYTES,
+    PARTIAL_LIMIT_BYTES, PURGE_LIMIT, Page, Staleness, StoredInputs, UnitFilter,
 };
 use crate::attempt::{Attempt, AttemptKey, AttemptReport, AttemptResult, Beginning, Progress};
 use crate::conversation::{Message, StoredMessage};
@@ -150,6 +150,13 @@ pub trait Archive: Send + Sync + fmt::Debug {
 
     /// The rows by which units ended, in pages as above: a feed of outcomes that survives every crash.
     fn outcomes_since(&self, after: i64, limit: usize) -> Result<Page<JournalEntry>>;
+
+    /// What is being executed, of a job or of all, in the order of unit keys; `after` is a unit's key, 0 for the first page.
+    ///
+    /// That is every unit that is leased, also if its lease is [stale](LeaseView::is_stale): a lease is held until
+    /// somebody takes it back, which [`expire`](Repository::expire) does. Time is that of this archive's clock, read once
+    /// for a page. [`audit::questions`](crate::audit::questions) goes through the pages.
+    fn leases(&self, job_id: Option<JobId>, after: i64, limit: usize) -> Result<Page<LeaseView>>;
 
     /// All owners, in the order of registration.
     fn owners(&self) -> Result<Vec<Owner>>;

@@ -24,6 +24,7 @@ mod pool_races;
 mod pool_stress;
 mod pool_stuck;
 mod property;
+mod questions;
 mod storage;
 mod support;
 mod tidy;

@@ -68,6 +68,7 @@ mod endings;
 mod intake;
 mod leases;
 mod owners_and_workers;
+mod questions;
 mod reading;
 mod scene;
 mod soundness;
@@ -178,6 +179,7 @@ pub fn cases() -> impl Iterator<Item = Case> {
         endings::CASES,
         owners_and_workers::CASES,
         reading::CASES,
+        questions::CASES,
     ];
     by_concern.into_iter().flatten().copied()
 }

@@ -22,8 +22,8 @@ use serde_json::Value;
 
 use self::store::Store;
 use super::{
-    Archive, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Insertion, Intake, JournalEntry, Page,
-    Purged, Repository, Result, Slot, StoredInputs, Submitted, Swept, UnitFilter,
+    Archive, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Insertion, Intake, JournalEntry,
+    LeaseView, Page, Purged, Repository, Result, Slot, StoredInputs, Submitted, Swept, UnitFilter,
 };
 use crate::attempt::{Attempt, AttemptKey, AttemptReport, AttemptResult, Beginning, Progress};
 use crate::clock::{Clock, Moment, SystemClock};
@@ -182,6 +182,12 @@ impl Archive for MemoryRepository {
 
     fn outcomes_since(&self, after: i64, limit: usize) -> Result<Page<JournalEntry>> {
         self.store().journal_page(after, limit, |row| row.to.is_terminal() && row.from != Some(row.to))
+    }
+
+    fn leases(&self, job_id: Option<JobId>, after: i64, limit: usize) -> Result<Page<LeaseView>> {
+        // Read first: what is renewed meanwhile must not look as if it had run out.
+        let (now, boot_id) = (self.clock.now(), self.clock.boot_id());
+        self.store().leases_page(job_id, after, limit, &boot_id, now)
     }
 
     fn owners(&self) -> Result<Vec<Owner>> {

@@ -13,7 +13,7 @@ use crate::clock::Moment;
 use crate::job::JobId;
 use crate::lease::{Held, NewOwner, Owner, OwnerId};
 use crate::repository::rules::{self, QUEUE_TIMEOUT_MESSAGE};
-use crate::repository::{RepositoryError, Slot, Swept, actor, loss};
+use crate::repository::{RepositoryError, Slot, Staleness, Swept, actor, loss};
 use crate::unit::{Change, UnitKey, UnitStatus};
 use crate::worker::{Worker, WorkerChange, WorkerId, WorkerStatus};
 
@@ -43,6 +43,12 @@ pub(super) fn read_owners(connection: &rusqlite::Connection) -> rusqlite::Result
     let mut select = connection.prepare_cached(&format!("SELECT {OWNER_COLUMNS} ORDER BY id"))?;
     let owners = select.query_map([], owner)?;
     owners.collect()
+}
+
+/// One owner, if there is such a one.
+pub(super) fn read_owner(connection: &rusqlite::Connection, id: OwnerId) -> rusqlite::Result<Option<Owner>> {
+    let mut select = connection.prepare_cached(&format!("SELECT {OWNER_COLUMNS} WHERE id = ?1"))?;
+    select.query_row([id.0], owner).optional()
 }
 
 const WORKER_COLUMNS: &str = "owner_id, id, job_id, status, capacity, load, current_unit, units_completed, \
@@ -124,8 +130,8 @@ impl Book<'_> {
     pub(super) fn expire(&mut self, now: Moment, boot_id: &str, limit: usize) -> Answer<Vec<Swept>> {
         let gone = self.gone_owners(boot_id)?;
         let mut swept = Vec::new();
-        for (unit, reason) in self.lost_leases(now, &gone, limit)? {
-            swept.push(self.lose(now, &unit, actor::SWEEP, reason)?);
+        for (unit, staleness) in self.lost_leases(now, &gone, limit)? {
+            swept.push(self.lose(now, &unit, actor::SWEEP, staleness.reason())?);
         }
         for unit in self.overdue_units(now, limit - swept.len())? {
             swept.push(self.fail_overdue(now, &unit)?);
@@ -139,35 +145,35 @@ impl Book<'_> {
     }
 
     /// The owners that have not ended and never will do so themselves, with the reason.
-    fn gone_owners(&self, boot_id: &str) -> Answer<BTreeMap<OwnerId, &'static str>> {
+    fn gone_owners(&self, boot_id: &str) -> Answer<BTreeMap<OwnerId, Staleness>> {
         let mut select =
             self.connection.prepare_cached(&format!("SELECT {OWNER_COLUMNS} WHERE ended_at IS NULL ORDER BY id"))?;
         let mut gone = BTreeMap::new();
         let mut rows = select.query([])?;
         while let Some(row) = rows.next()? {
             let owner = owner(row)?;
-            if let Some(reason) = rules::owner_loss(&owner, boot_id) {
-                gone.insert(owner.id, reason);
+            if let Some(loss) = rules::owner_loss(&owner, boot_id) {
+                gone.insert(owner.id, loss);
             }
         }
         Ok(gone)
     }
 
-    /// Leases that ran out or whose owner is gone, in the order of keys.
+    /// Leases that ran out or whose owner is gone, in the order of keys: [`rules::staleness`], found by indexes.
     fn lost_leases(
         &self,
         now: Moment,
-        gone: &BTreeMap<OwnerId, &'static str>,
+        gone: &BTreeMap<OwnerId, Staleness>,
         limit: usize,
-    ) -> Answer<Vec<(HotUnit, &'static str)>> {
+    ) -> Answer<Vec<(HotUnit, Staleness)>> {
         let mut lost = Vec::new();
-        for (&owner, &reason) in gone {
-            lost.extend(self.leases_of(owner, None)?.into_iter().map(|unit| (unit, reason)));
+        for (&owner, &loss) in gone {
+            lost.extend(self.leases_of(owner, None)?.into_iter().map(|unit| (unit, loss)));
         }
         let ran_out = self
             .units("WHERE u.lease_owner IS NOT NULL AND u.lease_until_boot_ms <= ?1 ORDER BY +u.key", [now.boot_ms])?;
         let of_the_living = |unit: &HotUnit| unit.lease.as_ref().is_some_and(|(owner, _)| !gone.contains_key(owner));
-        lost.extend(ran_out.into_iter().filter(of_the_living).map(|unit| (unit, loss::LEASE_RAN_OUT)));
+        lost.extend(ran_out.into_iter().filter(of_the_living).map(|unit| (unit, Staleness::RanOut)));
         lost.sort_by_key(|(unit, _)| unit.key);
         lost.truncate(limit);
         Ok(lost)

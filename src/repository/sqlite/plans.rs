@@ -115,6 +115,7 @@ fn what_is_done_all_the_time_uses_the_index_that_serves_it() {
         ("not_before <= ?1 LIMIT 1", "work_units_delayed"),
         ("not_before - delay_ms > ?1 LIMIT 1", "work_units_put_off"),
         ("u.lease_until_boot_ms <= ?1 ORDER BY", "work_units_leased"),
+        ("u.lease_owner IS NOT NULL AND +u.key > ?1", "work_units_leased"),
         ("u.lease_until_boot_ms <= ?1 AND +u.job_id", "work_units_leased"),
         ("SET lease_until_boot_ms = ?2 WHERE lease_owner", "work_units_leased (lease_owner=?)"),
         ("a.claim_token = ?2", "work_units_leased (lease_owner=?)"),
