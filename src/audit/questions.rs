@@ -1,7 +1,8 @@
 //! What whoever looks after a running batch asks first: what runs, what waits, and what nobody looks after any more.
 //!
 //! They can be asked of any [`Archive`]: of the repository that a pool works with, and of a `SqliteArchive` in another
-//! process, beside it. Nothing is changed by asking.
+//! process, beside it. Nothing is changed by asking. In plain SQL they are the views `active_units`, `queued_units` and
+//! `stale_leases`, of which `schema.sql` says what they cannot see.
 //!
 //! ```
 //! use std::time::Duration;

@@ -92,8 +92,9 @@ impl Book<'_> {
             return Ok(OwnerId(id));
         }
         let mut insert = self.connection.prepare_cached(
-            "INSERT INTO owners (instance, label, pid, start_ticks, boot_id, pid_namespace, registered_at, heartbeat_at)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7)",
+            "INSERT INTO owners (instance, label, pid, start_ticks, boot_id, pid_namespace, registered_at, heartbeat_at,
+                                 heartbeat_boot_ms)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?8)",
         )?;
         let id = insert.insert(params![
             new.instance,
@@ -103,6 +104,7 @@ impl Book<'_> {
             new.process.boot_id,
             new.process.pid_namespace.cast_signed(),
             now.wall.timestamp_millis(),
+            now.boot_ms,
         ])?;
         Ok(OwnerId(id))
     }
@@ -110,8 +112,10 @@ impl Book<'_> {
     /// Extends all leases of an owner in one statement.
     pub(super) fn renew(&mut self, now: Moment, owner: OwnerId, ttl_ms: i64) -> Answer<Vec<Held>> {
         self.check_owner(owner)?;
-        let mut update = self.connection.prepare_cached("UPDATE owners SET heartbeat_at = ?2 WHERE id = ?1")?;
-        update.execute([owner.0, now.wall.timestamp_millis()])?;
+        let mut update = self
+            .connection
+            .prepare_cached("UPDATE owners SET heartbeat_at = ?2, heartbeat_boot_ms = ?3 WHERE id = ?1")?;
+        update.execute([owner.0, now.wall.timestamp_millis(), now.boot_ms])?;
         let mut update =
             self.connection.prepare_cached("UPDATE work_units SET lease_until_boot_ms = ?2 WHERE lease_owner = ?1")?;
         update.execute([owner.0, now.boot_ms.saturating_add(ttl_ms)])?;
