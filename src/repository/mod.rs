@@ -208,6 +208,50 @@ pub trait Repository: Archive {
     /// All units of a call are stored together. An id that occurs twice in a call is found to exist the second time.
     fn insert(&self, job_id: JobId, units: &[NewUnit], intake: Intake) -> Result<Vec<Insertion>>;
 
+    /// Stores a unit for whoever pulls the job's units, without a pool of one's own.
+    ///
+    /// That is an [`insert`](Repository::insert) with [`Intake::Open`] of one unit, under the id that the caller chose. To
+    /// send it again finds that it [exists](Insertion::AlreadyExists), whatever became of it meanwhile; a unit of this
+    /// id with another content or prompt is a [`Conflict`](RepositoryError::Conflict), and an id that is none is
+    /// [`Invalid`](RepositoryError::Invalid).
+    ///
+    /// ```
+    /// use workcrew::repository::Insertion;
+    /// use workcrew::{Archive, MemoryRepository, NewJob, NewUnit, Repository, RepositoryError, UnitStatus};
+    ///
+    /// let repository = MemoryRepository::new();
+    /// let job = repository.create_job(&NewJob::named("reviews"))?.id;
+    /// let unit = NewUnit::new("run-7").prompt("Review it.").workspace_dir("/srv/run-7").max_iterations(20);
+    ///
+    /// let key = match repository.queue_unit(job, &unit)? {
+    ///     Insertion::Inserted(key) => key,
+    ///     found => panic!("it is new: {found:?}"),
+    /// };
+    /// assert_eq!(repository.queue_unit(job, &unit)?, Insertion::AlreadyExists(key));
+    /// assert_eq!(repository.unit(job, "run-7")?.status, UnitStatus::Pending);
+    ///
+    /// let other = repository.queue_unit(job, &unit.prompt("Review something else."));
+    /// assert!(matches!(other, Err(RepositoryError::Conflict { .. })));
+    /// # Ok::<(), RepositoryError>(())
+    /// ```
+    fn queue_unit(&self, job_id: JobId, unit: &NewUnit) -> Result<Insertion> {
+        let answers = self.insert(job_id, std::slice::from_ref(unit), Intake::Open)?;
+        match answers[..] {
+            [Insertion::Conflict(_)] => Err(rules::inserted_otherwise(&unit.id)),
+            [answer] => Ok(answer),
+            _ => Err(RepositoryError::storage(format!("an insert of one unit got {} answers", answers.len()))),
+        }
+    }
+
+    /// Stores units as [`queue_unit`](Repository::queue_unit) does, all of them together or none, and says of each what
+    /// became of it.
+    ///
+    /// Here a unit of the same id with another content is an answer among the others,
+    /// [`Insertion::Conflict`], and the rest is stored. An id that is none refuses all.
+    fn queue_units(&self, job_id: JobId, units: &[NewUnit]) -> Result<Vec<Insertion>> {
+        self.insert(job_id, units, Intake::Open)
+    }
+
     /// Inserts a unit and claims it, or attaches to the one that is there.
     ///
     /// | it is | answer |

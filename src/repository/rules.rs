@@ -55,6 +55,11 @@ pub(crate) fn difference(content_hash: &Hash, prompt_hash: Option<&Hash>, inputs
     is_another_prompt.then_some("another prompt")
 }
 
+/// A unit that was to be inserted is there, but is another one. What differs an insert does not tell.
+pub(crate) fn inserted_otherwise(id: &str) -> RepositoryError {
+    RepositoryError::Conflict { what: format!("unit `{}`", shortened(id)), difference: "another content" }
+}
+
 /// The unit that was submitted is there, but is another one.
 pub(crate) fn conflict(id: &UnitId, difference: &'static str) -> RepositoryError {
     RepositoryError::Conflict { what: format!("unit `{id}`"), difference }
