@@ -22,7 +22,7 @@
 //! caller does not know whether the change was made. It may send the same call again: the change is made once,
 //! and the answer tells. `create_job`, `register_owner`, `start`, `append`, `checkpoint_at`, `progress`, `finish` and `release`
 //! answer as the first call would have (though without `not_before`); `insert` and `cancel` say that it was so already,
-//! and `let_go` counts what there was left to do;
+//! and `let_go` and `requeue_all` count what there was left to do;
 //! `requeue` and `change_worker` are rejected with the status that they would have brought about. A claim whose answer was
 //! lost is found by [`claimed`](Repository::claimed), what an expiry did in the journal.
 //!
@@ -71,7 +71,8 @@ use chrono::{DateTime, Utc};
 use serde_json::Value;
 
 pub use self::requests::{
-    By, CancelAnswer, ClaimRequest, Claimant, Closed, Insertion, Intake, Purged, Scope, Slot, Submitted, Swept,
+    By, CancelAnswer, ClaimRequest, Claimant, Closed, Insertion, Intake, Purged, Requeued, Scope, Slot, Submitted,
+    Swept,
 };
 pub use self::views::{
     Costs, Counts, JournalEntry, LeaseView, MESSAGE_LIMIT_BYTES, ModelCost, PAGE_LIMIT, PAGE_LIMIT_BYTES,
@@ -185,6 +186,10 @@ pub(crate) mod loss {
     pub(crate) const WORKER_DIED: &str = "the worker died";
     pub(crate) const WORKER_TERMINATED: &str = "the worker terminated";
 }
+
+/// How many units [`requeue_all`](Repository::requeue_all) looks at before it brings them back: few, so that what was found of
+/// them is seldom no longer so.
+const REQUEUE_PAGE: usize = 100;
 
 /// What can be changed. See the [module](self) for what holds for all of these.
 pub trait Repository: Archive {
@@ -340,6 +345,57 @@ pub trait Repository: Archive {
 
     /// FAILED or CANCELLED → PENDING, with all its attempts kept and a fresh count. What was purged cannot be requeued.
     fn requeue(&self, job_id: JobId, id: &str, by: &By) -> Result<()>;
+
+    /// [Requeues](Repository::requeue) the FAILED and CANCELLED units that a filter means, and counts them.
+    ///
+    /// It goes through the units once, in the order of insertion, so each is requeued at most once, also if it fails again
+    /// meanwhile. A filter without a status means both; one that names any other is [`Invalid`](RepositoryError::Invalid), and
+    /// nothing is done. What was purged, or has not ended badly any more when it is its turn, is skipped and counted.
+    ///
+    /// Each unit is a transaction of its own. An error ends it: what was requeued until then stays so, and the same call goes
+    /// on with the rest.
+    ///
+    /// ```
+    /// use workcrew::repository::{By, Intake, Repository, UnitFilter};
+    /// use workcrew::{Archive, MemoryRepository, NewJob, NewUnit, UnitStatus};
+    ///
+    /// let repository = MemoryRepository::new();
+    /// let job = repository.create_job(&NewJob::named("pages"))?.id;
+    /// let by = By::new("ada", "the quota is back");
+    /// for page in ["page-1", "page-2"] {
+    ///     repository.queue_unit(job, &NewUnit::new(page).prompt("Summarise it."))?;
+    ///     repository.cancel(job, page, &by)?;
+    /// }
+    ///
+    /// let requeued = repository.requeue_all(&UnitFilter::job(job), &by)?;
+    /// assert_eq!((requeued.units, requeued.skipped()), (2, 0));
+    /// assert_eq!(repository.counts(job)?.pending, 2);
+    /// assert!(repository.requeue_all(&UnitFilter::job(job).status(UnitStatus::Completed), &by).is_err());
+    /// # Ok::<(), workcrew::RepositoryError>(())
+    /// ```
+    fn requeue_all(&self, filter: &UnitFilter, by: &By) -> Result<Requeued> {
+        let filter = rules::to_requeue(filter)?;
+        if let Some(job_id) = filter.job_id {
+            self.job(job_id)?;
+        }
+        let (mut requeued, mut next) = (Requeued::default(), Some(0));
+        while let Some(after) = next {
+            let page = self.units(&filter, after, REQUEUE_PAGE)?;
+            for unit in page.items {
+                if unit.purged_at.is_some() {
+                    requeued.purged += 1;
+                    continue;
+                }
+                match self.requeue(unit.job_id, unit.id.as_str(), by) {
+                    Ok(()) => requeued.units += 1,
+                    Err(RepositoryError::Illegal { .. }) => requeued.changed += 1,
+                    Err(error) => return Err(error),
+                }
+            }
+            next = page.next;
+        }
+        Ok(requeued)
+    }
 
     /// Registers an owner; the same instance twice is one owner.
     fn register_owner(&self, owner: &NewOwner) -> Result<OwnerId>;

@@ -10,7 +10,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use super::{
     Intake, LeaseView, MESSAGE_LIMIT_BYTES, PAGE_LIMIT, PAGE_LIMIT_BYTES, PARTIAL_LIMIT_BYTES, Page, RepositoryError,
-    Result, Slot, Staleness,
+    Result, Slot, Staleness, UnitFilter,
 };
 use crate::attempt::{Attempt, AttemptKey, AttemptReport, AttemptResult, Outcome, ResultHashes};
 use crate::chain::Hash;
@@ -259,6 +259,21 @@ fn illegal_for_worker(id: &WorkerId, status: Option<WorkerStatus>, change: Worke
 /// The unit's status after a change, if it can make it.
 pub(crate) fn changed_unit(id: &UnitId, status: UnitStatus, change: Change) -> Result<UnitStatus> {
     status.after(change).ok_or_else(|| illegal_for_unit(id, status.name(), change))
+}
+
+/// A filter for units that can be wanted after all: by default for all of them, and for no others.
+pub(crate) fn to_requeue(filter: &UnitFilter) -> Result<UnitFilter> {
+    let can_be = |status: &UnitStatus| status.after(Change::Requeue).is_some();
+    if let Some(other) = filter.statuses.iter().find(|status| !can_be(status)) {
+        return Err(RepositoryError::Invalid(format!(
+            "a unit that is {other} cannot be requeued, only FAILED or CANCELLED"
+        )));
+    }
+    let mut filter = filter.clone();
+    if filter.statuses.is_empty() {
+        filter.statuses = UnitStatus::ALL.iter().copied().filter(can_be).collect();
+    }
+    Ok(filter)
 }
 
 /// The status of a unit that is wanted after all. What was purged has nothing left to be done.

@@ -25,6 +25,7 @@ mod pool_stress;
 mod pool_stuck;
 mod property;
 mod questions;
+mod requeueing;
 mod storage;
 mod support;
 mod tidy;

@@ -70,6 +70,7 @@ mod leases;
 mod owners_and_workers;
 mod questions;
 mod reading;
+mod requeueing;
 mod scene;
 mod soundness;
 mod starting;
@@ -180,6 +181,7 @@ pub fn cases() -> impl Iterator<Item = Case> {
         owners_and_workers::CASES,
         reading::CASES,
         questions::CASES,
+        requeueing::CASES,
     ];
     by_concern.into_iter().flatten().copied()
 }
