@@ -28,16 +28,17 @@ CREATE TABLE jobs (
 
 -- A pool instance in a process. Together pid, start_ticks, boot_id and pid_namespace name one process for ever.
 CREATE TABLE owners (
-    id            INTEGER PRIMARY KEY,
-    instance      TEXT    NOT NULL UNIQUE,   -- fresh for each, so that registering twice gives one owner
-    label         TEXT    NOT NULL,
-    pid           INTEGER NOT NULL,
-    start_ticks   INTEGER NOT NULL,
-    boot_id       TEXT    NOT NULL,
-    pid_namespace INTEGER NOT NULL,
-    registered_at INTEGER NOT NULL,
-    heartbeat_at  INTEGER NOT NULL,
-    ended_at      INTEGER
+    id                INTEGER PRIMARY KEY,
+    instance          TEXT    NOT NULL UNIQUE,   -- fresh for each, so that registering twice gives one owner
+    label             TEXT    NOT NULL,
+    pid               INTEGER NOT NULL,
+    start_ticks       INTEGER NOT NULL,
+    boot_id           TEXT    NOT NULL,
+    pid_namespace     INTEGER NOT NULL,
+    registered_at     INTEGER NOT NULL,
+    heartbeat_at      INTEGER NOT NULL,   -- when it last renewed its leases
+    heartbeat_boot_ms INTEGER NOT NULL,   -- the same moment by the other clock: so its leases can be told by the calendar
+    ended_at          INTEGER
 ) STRICT;
 
 -- The hot row of a unit: what every change touches, and nothing large.
@@ -83,7 +84,7 @@ CREATE INDEX work_units_ready ON work_units (job_id, accepted_by, priority DESC,
 CREATE INDEX work_units_delayed ON work_units (not_before) WHERE not_before IS NOT NULL;
 -- Serves: claim, which does the same for what the calendar put off when it was set back.
 CREATE INDEX work_units_put_off ON work_units (not_before - delay_ms) WHERE not_before IS NOT NULL;
--- Serves: renew, expire and the end of an owner.
+-- Serves: renew, expire, the end of an owner, and what is being executed.
 CREATE INDEX work_units_leased ON work_units (lease_owner, lease_until_boot_ms) WHERE lease_owner IS NOT NULL;
 -- Serves: the end of an owner, which gives back what it accepted.
 CREATE INDEX work_units_accepted ON work_units (accepted_by) WHERE status = 'PENDING' AND accepted_by IS NOT NULL;
@@ -281,3 +282,69 @@ JOIN jobs j ON j.id = u.job_id
 JOIN unit_inputs i ON i.unit_key = u.key
 LEFT JOIN attempts a ON a.unit_key = u.key AND a.number = u.attempt_count
 LEFT JOIN attempt_results r ON r.unit_key = u.key AND r.attempt_number = u.attempt_count;
+
+-- What is being executed: a row for each unit that is leased, stale or not.
+--     SELECT * FROM active_units ORDER BY key;
+-- What is left of a lease is told by the calendar: it is wrong by as much as that was set since the owner's last heartbeat.
+CREATE VIEW active_units AS
+SELECT
+    u.key,
+    j.name AS job,
+    u.id,
+    u.status,
+    u.attempt_count AS attempt_number,
+    u.fence,
+    u.lease_owner AS owner_id,
+    o.label AS owner,
+    o.pid,
+    u.lease_worker AS worker_id,
+    datetime(a.assigned_at / 1000, 'unixepoch') AS since,
+    u.lease_until_boot_ms - o.heartbeat_boot_ms + o.heartbeat_at
+        - CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) AS lease_left_ms
+FROM work_units u INDEXED BY work_units_leased
+JOIN jobs j ON j.id = u.job_id
+LEFT JOIN attempts a ON a.unit_key = u.key AND a.number = u.attempt_count
+LEFT JOIN owners o ON o.id = u.lease_owner
+WHERE u.lease_owner IS NOT NULL;
+
+-- What waits; by key, it comes in the order in which it was created. Whose turn it is also depends on priority and not_before.
+--     SELECT * FROM queued_units ORDER BY key;
+CREATE VIEW queued_units AS
+SELECT
+    u.key,
+    j.name AS job,
+    u.id,
+    i.unit_type,
+    u.priority,
+    u.attempt_count,
+    u.accepted_by AS owner_id,
+    datetime(u.created_at / 1000, 'unixepoch') AS created,
+    datetime(u.not_before / 1000, 'unixepoch') AS not_before
+FROM work_units u
+JOIN jobs j ON j.id = u.job_id
+JOIN unit_inputs i ON i.unit_key = u.key
+WHERE u.status = 'PENDING';
+
+-- What nobody looks after any more, and why: leases that ran out, and those of an earlier boot than that of the owner who came last.
+--     SELECT * FROM stale_leases ORDER BY key;
+-- It goes by what is in the file and by the calendar. That a process has died only the system knows, and that the machine was
+-- started again the file shows only once somebody has come back to it: until then such a lease is found when it runs out.
+-- `audit::questions::stale` asks the system too.
+CREATE VIEW stale_leases AS
+SELECT
+    l.key,
+    l.job,
+    l.id,
+    l.status,
+    l.attempt_number,
+    l.owner_id,
+    l.owner,
+    l.pid,
+    l.worker_id,
+    l.since,
+    CASE WHEN o.boot_id <> latest.boot_id THEN 0 ELSE l.lease_left_ms END AS lease_left_ms,
+    CASE WHEN o.boot_id <> latest.boot_id THEN 'the machine was started again' ELSE 'the lease ran out' END AS reason
+FROM active_units l
+LEFT JOIN owners o ON o.id = l.owner_id AND o.boot_id <> ''
+LEFT JOIN owners latest ON latest.id = (SELECT max(id) FROM owners WHERE boot_id <> '')
+WHERE o.boot_id <> latest.boot_id OR l.lease_left_ms <= 0;

@@ -20,7 +20,7 @@ use crate::lease::{Claim, Held, Lease, NewOwner, Owner, OwnerId};
 use crate::money::Charge;
 use crate::repository::{
     Archive, Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Insertion, Intake, JournalEntry,
-    Page, Purged, Repository, RepositoryError, Result, Slot, StoredInputs, Submitted, Swept, UnitFilter,
+    LeaseView, Page, Purged, Repository, RepositoryError, Result, Slot, StoredInputs, Submitted, Swept, UnitFilter,
 };
 use crate::unit::{NewUnit, UnitKey, WorkUnit};
 use crate::worker::{Worker, WorkerChange};
@@ -313,6 +313,10 @@ impl Archive for FaultyRepository {
 
     fn outcomes_since(&self, after: i64, limit: usize) -> Result<Page<JournalEntry>> {
         self.guarded(Verb::Read, |inner| inner.outcomes_since(after, limit))
+    }
+
+    fn leases(&self, job_id: Option<JobId>, after: i64, limit: usize) -> Result<Page<LeaseView>> {
+        self.guarded(Verb::Read, |inner| inner.leases(job_id, after, limit))
     }
 
     fn owners(&self) -> Result<Vec<Owner>> {

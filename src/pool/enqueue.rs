@@ -27,9 +27,9 @@ use super::{homes, submit};
 use crate::attempt::AttemptKey;
 use crate::error::RepositoryError;
 use crate::prompt::Prompt;
-use crate::repository::{Insertion, Intake};
+use crate::repository::{Insertion, Intake, rules};
 use crate::sync::thread;
-use crate::unit::{NewUnit, UnitId, UnitKey, UnitStatus, WorkUnit, shortened};
+use crate::unit::{NewUnit, UnitId, UnitKey, UnitStatus, WorkUnit};
 
 /// Takes a unit that may wait: see the [module](self).
 pub(super) fn enqueue(core: &Arc<Core>, mut unit: NewUnit, prompt: Prompt) -> Result<UnitHandle, SubmitError> {
@@ -109,10 +109,7 @@ fn store(core: &Core, unit: &NewUnit) -> Result<Stored, RepositoryError> {
         Some(&Insertion::Inserted(key)) => {
             Ok(Stored::Waiting { after: AttemptKey { unit: key, number: 0 }, not_before: unit.not_before })
         }
-        Some(Insertion::Conflict(_)) => Err(RepositoryError::Conflict {
-            what: format!("unit `{}`", shortened(&unit.id)),
-            difference: "another content",
-        }),
+        Some(Insertion::Conflict(_)) => Err(rules::inserted_otherwise(&unit.id)),
         Some(Insertion::AlreadyExists(_)) | None => {
             let read = || core.repository().unit(core.job.id, &unit.id);
             let mut stored = read()?;

@@ -81,6 +81,7 @@ mod scheduler;
 mod sessions;
 mod set;
 mod slot;
+mod start;
 mod stats;
 mod stopping;
 mod submit;
@@ -88,7 +89,6 @@ mod supervisor;
 mod timers;
 
 use std::fmt;
-use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -111,13 +111,10 @@ pub use self::scaling::Scaling;
 pub use self::scheduler::{Available, LeastLoaded, Scheduler};
 pub use self::set::{PoolSet, PoolSetBuilder, PoolSetError};
 pub use self::stats::{Activity, PoolPhase, PoolStats, QueueState, Summary, WorkerView};
-use self::supervisor::Helpers;
 use crate::attempt::AttemptKey;
 use crate::error::RepositoryError;
-use crate::executor::{CancelReason, ExecuteError, Executor};
+use crate::executor::{CancelReason, Executor};
 use crate::job::JobId;
-use crate::lease::NewOwner;
-use crate::process::Process;
 use crate::prompt::Prompt;
 use crate::repository::{By, CancelAnswer, Repository};
 use crate::sync::Mutex;
@@ -188,7 +185,7 @@ impl WorkPool {
             log::warn!("panics abort this program: one in an executor or callback ends all of it");
         }
         let hook = self.init_hook.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let started = catch_unwind(AssertUnwindSafe(|| start_threads(&self.core, hook)));
+        let started = catch_unwind(AssertUnwindSafe(|| start::start_threads(&self.core, hook)));
         let failure = match &started {
             Ok(Ok(_)) => None,
             Ok(Err(error)) => Some(error.with_cause()),
@@ -494,70 +491,6 @@ impl fmt::Debug for WorkPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WorkPool").field("job", &self.core.job.id).field("stats", &self.stats()).finish_non_exhaustive()
     }
-}
-
-/// Registers the pool and starts all its threads but the workers'. Returns the supervisor's.
-fn start_threads(core: &Arc<Core>, hook: Option<Box<dyn InitHook>>) -> Result<JoinHandle<()>, StartError> {
-    let owner = NewOwner::new(Process::this(&core.clock.boot_id()), &core.settings.label);
-    let owner = core.repository().register_owner(&owner).or_else(|error| match error.is_passing() {
-        true => core.repository().register_owner(&owner),
-        false => Err(error),
-    });
-    core.start_as(owner.map_err(StartError::Repository)?);
-    panics::contain("the first sweep", || heartbeat::sweep(core));
-    core.clock.on_jump(Box::new({
-        let core = Arc::downgrade(core);
-        move || {
-            let core = core.upgrade();
-            if let Some(core) = &core {
-                core.ready.supervisor.wake();
-                core.heartbeat.wake();
-            }
-            core.is_some()
-        }
-    }));
-
-    let supervisor = start_helpers(core, hook)
-        .and_then(|helpers| spawn(core, "workcrew-supervisor", move |core| supervisor::serve(core, helpers)));
-    supervisor.map_err(|error| {
-        // Those that did start have nothing to do, and end.
-        core.end_helpers();
-        if let Err(error) = core.repository().end_owner(core.owner()) {
-            log::warn!("{}: the end of the pool was not stored: {error}", core.job.id);
-        }
-        StartError::Thread(error)
-    })
-}
-
-fn start_helpers(core: &Arc<Core>, hook: Option<Box<dyn InitHook>>) -> io::Result<Helpers> {
-    let beat = heartbeat::Beat::first(core);
-    Ok(Helpers {
-        claimer: spawn(core, "workcrew-claimer", claimer::serve)?,
-        heartbeat: spawn(core, "workcrew-heartbeat", move |core| heartbeat::serve(core, beat))?,
-        reporter: spawn(core, "workcrew-reporter", |core| reporter::serve(core))?,
-        init: start_hook(core, hook)?,
-    })
-}
-
-/// Calls the init hook on a thread of its own: the pool can be stopped while it runs.
-fn start_hook(core: &Arc<Core>, hook: Option<Box<dyn InitHook>>) -> io::Result<Option<JoinHandle<()>>> {
-    let Some(hook) = hook.filter(|_| core.ready.phase() == PoolPhase::Initializing) else {
-        core.ready.hook_ends(Ok(()));
-        return Ok(None);
-    };
-    let call = move |core: &Arc<Core>| {
-        inside::enter(core.number);
-        let returned =
-            catch_unwind(AssertUnwindSafe(|| hook.init(&core.init_cancel).map_err(ExecuteError::with_causes_told)));
-        let returned = returned.unwrap_or_else(|payload| Err(run::panicked(payload)));
-        core.ready.hook_ends(returned.map_err(|error| format!("init_hook: {error}")));
-    };
-    spawn(core, "workcrew-init", call).map(Some)
-}
-
-fn spawn(core: &Arc<Core>, name: &str, serve: impl FnOnce(&Arc<Core>) + Send + 'static) -> io::Result<JoinHandle<()>> {
-    let core = Arc::clone(core);
-    thread::Builder::new().name(name.to_owned()).spawn(move || serve(&core))
 }
 
 /// When a wait is over; `None` if it is so far away that it never is.

@@ -22,7 +22,7 @@
 //! caller does not know whether the change was made. It may send the same call again: the change is made once,
 //! and the answer tells. `create_job`, `register_owner`, `start`, `append`, `checkpoint_at`, `progress`, `finish` and `release`
 //! answer as the first call would have (though without `not_before`); `insert` and `cancel` say that it was so already,
-//! and `let_go` counts what there was left to do;
+//! and `let_go` and `requeue_all` count what there was left to do;
 //! `requeue` and `change_worker` are rejected with the status that they would have brought about. A claim whose answer was
 //! lost is found by [`claimed`](Repository::claimed), what an expiry did in the journal.
 //!
@@ -71,11 +71,12 @@ use chrono::{DateTime, Utc};
 use serde_json::Value;
 
 pub use self::requests::{
-    Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Insertion, Intake, Purged, Scope, Slot, Submitted, Swept,
+    Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Insertion, Intake, Purged, Requeued, Scope, Slot,
+    Submitted, Swept,
 };
 pub use self::views::{
-    Costs, Counts, JournalEntry, MESSAGE_LIMIT_BYTES, ModelCost, PAGE_LIMIT, PAGE_LIMIT_BYTES, PARTIAL_LIMIT_BYTES,
-    PURGE_LIMIT, Page, StoredInputs, UnitFilter,
+    Costs, Counts, JournalEntry, LeaseView, MESSAGE_LIMIT_BYTES, ModelCost, PAGE_LIMIT, PAGE_LIMIT_BYTES,
+    PARTIAL_LIMIT_BYTES, PURGE_LIMIT, Page, Staleness, StoredInputs, UnitFilter,
 };
 use crate::attempt::{Attempt, AttemptKey, AttemptReport, AttemptResult, Beginning, Progress};
 use crate::conversation::{Message, StoredMessage};
@@ -152,6 +153,13 @@ pub trait Archive: Send + Sync + fmt::Debug {
     /// The rows by which units ended, in pages as above: a feed of outcomes that survives every crash.
     fn outcomes_since(&self, after: i64, limit: usize) -> Result<Page<JournalEntry>>;
 
+    /// What is being executed, of a job or of all, in the order of unit keys; `after` is a unit's key, 0 for the first page.
+    ///
+    /// That is every unit that is leased, also if its lease is [stale](LeaseView::is_stale): a lease is held until
+    /// somebody takes it back, which [`expire`](Repository::expire) does. Time is that of this archive's clock, read once
+    /// for a page. [`audit::questions`](crate::audit::questions) goes through the pages.
+    fn leases(&self, job_id: Option<JobId>, after: i64, limit: usize) -> Result<Page<LeaseView>>;
+
     /// All owners, in the order of registration.
     fn owners(&self) -> Result<Vec<Owner>>;
 
@@ -180,6 +188,10 @@ pub(crate) mod loss {
     pub(crate) const WORKER_TERMINATED: &str = "the worker terminated";
 }
 
+/// How many units [`requeue_all`](Repository::requeue_all) looks at before it brings them back: few, so that what was found of
+/// them is seldom no longer so.
+const REQUEUE_PAGE: usize = 100;
+
 /// What can be changed. See the [module](self) for what holds for all of these.
 pub trait Repository: Archive {
     /// Creates a job, or finds the one of this name with the same content.
@@ -201,6 +213,50 @@ pub trait Repository: Archive {
     ///
     /// All units of a call are stored together. An id that occurs twice in a call is found to exist the second time.
     fn insert(&self, job_id: JobId, units: &[NewUnit], intake: Intake) -> Result<Vec<Insertion>>;
+
+    /// Stores a unit for whoever pulls the job's units, without a pool of one's own.
+    ///
+    /// That is an [`insert`](Repository::insert) with [`Intake::Open`] of one unit, under the id that the caller chose. To
+    /// send it again finds that it [exists](Insertion::AlreadyExists), whatever became of it meanwhile; a unit of this
+    /// id with another content or prompt is a [`Conflict`](RepositoryError::Conflict), and an id that is none is
+    /// [`Invalid`](RepositoryError::Invalid).
+    ///
+    /// ```
+    /// use workcrew::repository::Insertion;
+    /// use workcrew::{Archive, MemoryRepository, NewJob, NewUnit, Repository, RepositoryError, UnitStatus};
+    ///
+    /// let repository = MemoryRepository::new();
+    /// let job = repository.create_job(&NewJob::named("reviews"))?.id;
+    /// let unit = NewUnit::new("run-7").prompt("Review it.").workspace_dir("/srv/run-7").max_iterations(20);
+    ///
+    /// let key = match repository.queue_unit(job, &unit)? {
+    ///     Insertion::Inserted(key) => key,
+    ///     found => panic!("it is new: {found:?}"),
+    /// };
+    /// assert_eq!(repository.queue_unit(job, &unit)?, Insertion::AlreadyExists(key));
+    /// assert_eq!(repository.unit(job, "run-7")?.status, UnitStatus::Pending);
+    ///
+    /// let other = repository.queue_unit(job, &unit.prompt("Review something else."));
+    /// assert!(matches!(other, Err(RepositoryError::Conflict { .. })));
+    /// # Ok::<(), RepositoryError>(())
+    /// ```
+    fn queue_unit(&self, job_id: JobId, unit: &NewUnit) -> Result<Insertion> {
+        let answers = self.insert(job_id, std::slice::from_ref(unit), Intake::Open)?;
+        match answers[..] {
+            [Insertion::Conflict(_)] => Err(rules::inserted_otherwise(&unit.id)),
+            [answer] => Ok(answer),
+            _ => Err(RepositoryError::storage(format!("an insert of one unit got {} answers", answers.len()))),
+        }
+    }
+
+    /// Stores units as [`queue_unit`](Repository::queue_unit) does, all of them together or none, and says of each what
+    /// became of it.
+    ///
+    /// Here a unit of the same id with another content is an answer among the others,
+    /// [`Insertion::Conflict`], and the rest is stored. An id that is none refuses all.
+    fn queue_units(&self, job_id: JobId, units: &[NewUnit]) -> Result<Vec<Insertion>> {
+        self.insert(job_id, units, Intake::Open)
+    }
 
     /// Inserts a unit and claims it, or attaches to the one that is there.
     ///
@@ -301,6 +357,57 @@ pub trait Repository: Archive {
 
     /// FAILED or CANCELLED → PENDING, with all its attempts kept and a fresh count. What was purged cannot be requeued.
     fn requeue(&self, job_id: JobId, id: &str, by: &By) -> Result<()>;
+
+    /// [Requeues](Repository::requeue) the FAILED and CANCELLED units that a filter means, and counts them.
+    ///
+    /// It goes through the units once, in the order of insertion, so each is requeued at most once, also if it fails again
+    /// meanwhile. A filter without a status means both; one that names any other is [`Invalid`](RepositoryError::Invalid), and
+    /// nothing is done. What was purged, or has not ended badly any more when it is its turn, is skipped and counted.
+    ///
+    /// Each unit is a transaction of its own. An error ends it: what was requeued until then stays so, and the same call goes
+    /// on with the rest.
+    ///
+    /// ```
+    /// use workcrew::repository::{By, Intake, Repository, UnitFilter};
+    /// use workcrew::{Archive, MemoryRepository, NewJob, NewUnit, UnitStatus};
+    ///
+    /// let repository = MemoryRepository::new();
+    /// let job = repository.create_job(&NewJob::named("pages"))?.id;
+    /// let by = By::new("ada", "the quota is back");
+    /// for page in ["page-1", "page-2"] {
+    ///     repository.queue_unit(job, &NewUnit::new(page).prompt("Summarise it."))?;
+    ///     repository.cancel(job, page, &by)?;
+    /// }
+    ///
+    /// let requeued = repository.requeue_all(&UnitFilter::job(job), &by)?;
+    /// assert_eq!((requeued.units, requeued.skipped()), (2, 0));
+    /// assert_eq!(repository.counts(job)?.pending, 2);
+    /// assert!(repository.requeue_all(&UnitFilter::job(job).status(UnitStatus::Completed), &by).is_err());
+    /// # Ok::<(), workcrew::RepositoryError>(())
+    /// ```
+    fn requeue_all(&self, filter: &UnitFilter, by: &By) -> Result<Requeued> {
+        let filter = rules::to_requeue(filter)?;
+        if let Some(job_id) = filter.job_id {
+            self.job(job_id)?;
+        }
+        let (mut requeued, mut next) = (Requeued::default(), Some(0));
+        while let Some(after) = next {
+            let page = self.units(&filter, after, REQUEUE_PAGE)?;
+            for unit in page.items {
+                if unit.purged_at.is_some() {
+                    requeued.purged += 1;
+                    continue;
+                }
+                match self.requeue(unit.job_id, unit.id.as_str(), by) {
+                    Ok(()) => requeued.units += 1,
+                    Err(RepositoryError::Illegal { .. }) => requeued.changed += 1,
+                    Err(error) => return Err(error),
+                }
+            }
+            next = page.next;
+        }
+        Ok(requeued)
+    }
 
     /// Registers an owner; the same instance twice is one owner.
     fn register_owner(&self, owner: &NewOwner) -> Result<OwnerId>;

@@ -241,6 +241,25 @@ impl From<OwnerId> for By {
     }
 }
 
+/// What became of the units that were to be requeued.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Requeued {
+    /// Units that wait again.
+    pub units: u64,
+    /// Units whose contents are gone, so that nothing can be done again.
+    pub purged: u64,
+    /// Units that somebody else brought back, or purged, before it was their turn.
+    pub changed: u64,
+}
+
+impl Requeued {
+    /// Units that were found and left as they are.
+    pub fn skipped(&self) -> u64 {
+        self.purged + self.changed
+    }
+}
+
 /// What a purge removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Purged {

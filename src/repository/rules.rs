@@ -9,8 +9,8 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::{
-    Intake, MESSAGE_LIMIT_BYTES, PAGE_LIMIT, PAGE_LIMIT_BYTES, PARTIAL_LIMIT_BYTES, Page, RepositoryError, Result,
-    Slot, loss,
+    Intake, LeaseView, MESSAGE_LIMIT_BYTES, PAGE_LIMIT, PAGE_LIMIT_BYTES, PARTIAL_LIMIT_BYTES, Page, RepositoryError,
+    Result, Slot, Staleness, UnitFilter,
 };
 use crate::attempt::{Attempt, AttemptKey, AttemptReport, AttemptResult, Outcome, ResultHashes};
 use crate::chain::Hash;
@@ -53,6 +53,11 @@ pub(crate) fn difference(content_hash: &Hash, prompt_hash: Option<&Hash>, inputs
     }
     let is_another_prompt = prompt_hash.zip(inputs.prompt_hash.as_ref()).is_some_and(|(stored, new)| stored != new);
     is_another_prompt.then_some("another prompt")
+}
+
+/// A unit that was to be inserted is there, but is another one. What differs an insert does not tell.
+pub(crate) fn inserted_otherwise(id: &str) -> RepositoryError {
+    RepositoryError::Conflict { what: format!("unit `{}`", shortened(id)), difference: "another content" }
 }
 
 /// The unit that was submitted is there, but is another one.
@@ -256,6 +261,21 @@ pub(crate) fn changed_unit(id: &UnitId, status: UnitStatus, change: Change) -> R
     status.after(change).ok_or_else(|| illegal_for_unit(id, status.name(), change))
 }
 
+/// A filter for units that can be wanted after all: by default for all of them, and for no others.
+pub(crate) fn to_requeue(filter: &UnitFilter) -> Result<UnitFilter> {
+    let can_be = |status: &UnitStatus| status.after(Change::Requeue).is_some();
+    if let Some(other) = filter.statuses.iter().find(|status| !can_be(status)) {
+        return Err(RepositoryError::Invalid(format!(
+            "a unit that is {other} cannot be requeued, only FAILED or CANCELLED"
+        )));
+    }
+    let mut filter = filter.clone();
+    if filter.statuses.is_empty() {
+        filter.statuses = UnitStatus::ALL.iter().copied().filter(can_be).collect();
+    }
+    Ok(filter)
+}
+
 /// The status of a unit that is wanted after all. What was purged has nothing left to be done.
 pub(crate) fn requeued(id: &UnitId, status: UnitStatus, is_purged: bool) -> Result<UnitStatus> {
     let next = changed_unit(id, status, Change::Requeue)?;
@@ -267,15 +287,38 @@ fn illegal_for_unit(id: &UnitId, status: &'static str, change: Change) -> Reposi
 }
 
 /// Why nothing more is to be expected from an owner; `None` as long as it may live.
-pub(crate) fn owner_loss(owner: &Owner, boot_id: &str) -> Option<&'static str> {
+pub(crate) fn owner_loss(owner: &Owner, boot_id: &str) -> Option<Staleness> {
     let known = &owner.process.boot_id;
     if owner.ended_at.is_some() {
         None
     } else if !known.is_empty() && !boot_id.is_empty() && known != boot_id {
-        Some(loss::OTHER_BOOT)
+        Some(Staleness::OtherBoot)
     } else {
-        owner.process.is_provably_dead(boot_id).then_some(loss::OWNER_DIED)
+        owner.process.is_provably_dead(boot_id).then_some(Staleness::OwnerDied)
     }
+}
+
+/// Why a lease is to be taken back, if it is; `owner_loss` is what became of its owner.
+pub(crate) fn staleness(owner_loss: Option<Staleness>, until_ms: i64, now: Moment) -> Option<Staleness> {
+    owner_loss.or((until_ms <= now.boot_ms).then_some(Staleness::RanOut))
+}
+
+/// A lease as others may see it.
+pub(crate) fn lease_view(
+    lease: Lease,
+    status: UnitStatus,
+    since: DateTime<Utc>,
+    owner_loss: Option<Staleness>,
+    now: Moment,
+) -> LeaseView {
+    let staleness = staleness(owner_loss, lease.until_ms, now);
+    let left_ms = match staleness {
+        // Its milliseconds were counted from another start of the machine.
+        Some(Staleness::OtherBoot) => 0,
+        _ => lease.until_ms.saturating_sub(now.boot_ms),
+    };
+    let Lease { job_id, unit_id, unit, attempt_number, fence, owner, worker_id, until_ms: _ } = lease;
+    LeaseView { unit, unit_id, job_id, status, attempt_number, fence, owner, worker_id, since, left_ms, staleness }
 }
 
 /// Messages were to follow more than there are.

@@ -1,12 +1,17 @@
 //! What is read of a repository beside the records themselves, and the limits of what can be stored.
 
+use std::fmt;
+
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
+use super::loss;
 use crate::chain::Hash;
 use crate::job::JobId;
+use crate::lease::OwnerId;
 use crate::money::{Cost, Tokens};
-use crate::unit::{Change, UnitKey, UnitStatus};
+use crate::unit::{Change, UnitId, UnitKey, UnitStatus};
+use crate::worker::WorkerId;
 
 /// A part of a longer sequence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,6 +74,72 @@ impl UnitFilter {
     pub fn failure_kind(mut self, kind: impl Into<String>) -> UnitFilter {
         self.failure_kind = Some(kind.into());
         self
+    }
+}
+
+/// A lease that somebody holds, as it is at a moment. It gives no right to write the unit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct LeaseView {
+    /// The unit that is being executed.
+    pub unit: UnitKey,
+    /// Its name.
+    pub unit_id: UnitId,
+    /// Its job.
+    pub job_id: JobId,
+    /// ASSIGNED, PROCESSING or CANCEL_REQUESTED.
+    pub status: UnitStatus,
+    /// The attempt that the lease is for.
+    pub attempt_number: u32,
+    /// Under which it may write.
+    pub fence: i64,
+    /// Who holds it.
+    pub owner: OwnerId,
+    /// The worker that executes the attempt.
+    pub worker_id: WorkerId,
+    /// When it was claimed.
+    pub since: DateTime<Utc>,
+    /// How many milliseconds are left until it runs out; it has at 0, and how long ago a negative number tells. Of a lease
+    /// of another boot nothing is left: 0.
+    pub left_ms: i64,
+    /// Why nobody is to be expected to look after it any more; `None` while its holder may go on.
+    pub staleness: Option<Staleness>,
+}
+
+impl LeaseView {
+    /// Whether the next [`expire`](super::Repository::expire) may take it back.
+    pub fn is_stale(&self) -> bool {
+        self.staleness.is_some()
+    }
+}
+
+/// Why a lease is to be taken back. Written out it is what the journal says of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+#[non_exhaustive]
+pub enum Staleness {
+    /// It was not renewed in time.
+    RanOut,
+    /// The process of its owner is certainly gone.
+    OwnerDied,
+    /// The machine was started again since.
+    OtherBoot,
+}
+
+impl Staleness {
+    /// What the journal says when the lease is taken back.
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Staleness::RanOut => loss::LEASE_RAN_OUT,
+            Staleness::OwnerDied => loss::OWNER_DIED,
+            Staleness::OtherBoot => loss::OTHER_BOOT,
+        }
+    }
+}
+
+impl fmt::Display for Staleness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.reason())
     }
 }
 

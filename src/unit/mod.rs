@@ -25,7 +25,7 @@
 //! | expire | `Repository::expire`, and `Repository::claim` when it finds no pending unit |
 //! | queue timeout | `Repository::expire` |
 //! | cancel | `Repository::cancel` |
-//! | requeue | `Repository::requeue` |
+//! | requeue | `Repository::requeue`, `Repository::requeue_all` |
 //!
 //! While a unit is ASSIGNED, PROCESSING or CANCEL_REQUESTED, and only then, somebody
 //! holds its lease. COMPLETED is final; FAILED and CANCELLED are until a requeue.

@@ -24,6 +24,8 @@ mod pool_races;
 mod pool_stress;
 mod pool_stuck;
 mod property;
+mod questions;
+mod requeueing;
 mod storage;
 mod support;
 mod tidy;

@@ -704,6 +704,7 @@ impl World {
     fn compare(&self) -> Checked<Vec<JournalEntry>> {
         let journal = self.pages(|archive, after, limit| archive.journal(after, limit), |row| row.seq)?;
         self.pages(|archive, after, limit| archive.outcomes_since(after, limit), |row| row.seq)?;
+        self.pages(|archive, after, limit| archive.leases(None, after, limit), |lease| lease.unit.0)?;
         let units = self.units()?;
         for filter in [
             UnitFilter::job(self.jobs[0]),
@@ -719,6 +720,7 @@ impl World {
         for &job in &self.jobs {
             self.both(|repository| repository.job(job))?;
             self.both(|repository| repository.counts(job))?;
+            self.both(|repository| repository.leases(Some(job), 0, PAGE_LIMIT))?;
             self.both(|repository| repository.costs(Some(job)))?;
         }
         self.both(|repository| repository.costs(None))?;

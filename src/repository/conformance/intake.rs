@@ -24,6 +24,10 @@ cases![
     what_makes_a_unit_is_kept_byte_for_byte,
     an_insert_answers_for_each_unit_in_order,
     an_insert_that_is_sent_again_changes_nothing,
+    a_unit_is_queued_under_the_id_of_its_caller_with_all_that_an_agent_needs,
+    a_unit_that_is_queued_again_is_found_whatever_became_of_it,
+    a_unit_that_is_queued_with_another_content_is_a_conflict_and_stays_as_it_is,
+    units_are_queued_all_together,
     priority_limits_and_times_are_not_content,
     type_payload_template_options_and_prompt_are_content,
     a_missing_prompt_differs_from_nothing,
@@ -186,6 +190,66 @@ fn an_insert_that_is_sent_again_changes_nothing(scene: &Scene<'_>) {
         }
         assert_eq!(scene.snapshot(&id), before);
     }
+}
+
+fn a_unit_is_queued_under_the_id_of_its_caller_with_all_that_an_agent_needs(scene: &Scene<'_>) {
+    // 003-F39, 003-F40.
+    let unit = NewUnit::new("run 7/ü").prompt("Review it.\n").workspace_dir("/srv/run 7").max_iterations(20);
+    let answer = scene.repository.queue_unit(scene.job, &unit).expect("it is valid");
+    let stored = scene.unit("run 7/ü");
+    assert_eq!(answer, Insertion::Inserted(stored.key));
+    assert_eq!((stored.status, stored.accepted_by), (UnitStatus::Pending, None), "it waits for anybody");
+    assert_eq!((stored.prompt.as_deref(), &stored.options), (Some("Review it.\n"), &unit.options));
+
+    // Whoever claims it gets the same.
+    let claims = scene.claim_as(scene.other_owner(), Scope::Pending, 1);
+    let claimed = &claims.first().expect("it waits for anybody").unit;
+    assert_eq!((claimed.id.as_str(), claimed.prompt.as_deref()), ("run 7/ü", Some("Review it.\n")));
+    assert_eq!(claimed.options.workspace_dir.as_deref(), Some("/srv/run 7"));
+    assert_eq!(claimed.options.max_iterations, Some(20));
+}
+
+fn a_unit_that_is_queued_again_is_found_whatever_became_of_it(scene: &Scene<'_>) {
+    // 003-F39: whoever does not know whether it was stored may say it again.
+    for &status in UnitStatus::ALL {
+        let key = scene.bring(status.name(), status).lease.unit;
+        let before = scene.snapshot(status.name());
+        let answer = scene.repository.queue_unit(scene.job, &work(status.name())).expect("it is the same");
+        assert_eq!(answer, Insertion::AlreadyExists(key), "{status}");
+        assert_eq!(scene.snapshot(status.name()), before, "{status}");
+    }
+}
+
+fn a_unit_that_is_queued_with_another_content_is_a_conflict_and_stays_as_it_is(scene: &Scene<'_>) {
+    // 003-F40: an id stands for one unit.
+    scene.insert(work("a").workspace_dir("/srv/a").max_iterations(1));
+    let before = scene.snapshot("a");
+    let others = [
+        work("a").workspace_dir("/srv/a").max_iterations(2),
+        work("a").workspace_dir("/srv/b").max_iterations(1),
+        work("a").workspace_dir("/srv/a").max_iterations(1).prompt("another"),
+    ];
+    for other in &others {
+        let error = scene.repository.queue_unit(scene.job, other).expect_err("it is another one");
+        assert_eq!(error.to_string(), "unit `a` already exists with another content");
+        assert_refused!(Err::<(), _>(error), RepositoryError::Conflict { .. });
+    }
+    assert_refused!(scene.repository.queue_unit(NO_JOB, &work("a")), RepositoryError::UnknownJob(NO_JOB));
+    assert_refused!(scene.repository.queue_unit(scene.job, &work("")), RepositoryError::Invalid(_));
+    assert_eq!(scene.snapshot("a"), before);
+}
+
+fn units_are_queued_all_together(scene: &Scene<'_>) {
+    // 003-F39.
+    use Insertion::{AlreadyExists, Conflict, Inserted};
+    let first = scene.insert(work("a"));
+    let units = [work("b"), work("a"), work("a").prompt("another"), work("b")];
+    let answers = scene.repository.queue_units(scene.job, &units).expect("all are valid");
+    let second = scene.unit("b").key;
+    assert_eq!(answers, [Inserted(second), AlreadyExists(first), Conflict(first), AlreadyExists(second)]);
+    assert_refused!(scene.repository.queue_units(scene.job, &[work("c"), work("")]), RepositoryError::Invalid(_));
+    assert_refused!(scene.repository.unit(scene.job, "c"), RepositoryError::UnknownUnit { .. });
+    assert_eq!(scene.repository.queue_units(scene.job, &[]).expect("nothing is valid"), []);
 }
 
 fn priority_limits_and_times_are_not_content(scene: &Scene<'_>) {

@@ -69,7 +69,9 @@ mod intake;
 mod leases;
 mod owners_and_workers;
 mod pulling;
+mod questions;
 mod reading;
+mod requeueing;
 mod scene;
 mod soundness;
 mod starting;
@@ -180,6 +182,8 @@ pub fn cases() -> impl Iterator<Item = Case> {
         endings::CASES,
         owners_and_workers::CASES,
         reading::CASES,
+        questions::CASES,
+        requeueing::CASES,
     ];
     by_concern.into_iter().flatten().copied()
 }

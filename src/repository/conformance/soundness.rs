@@ -29,6 +29,7 @@ pub(super) fn check(scene: &Scene<'_>) {
     }
     check_counts(scene, &units);
     check_workers(scene, &units);
+    check_leases(scene, &units);
     let verified = verify(scene.repository).expect("what is stored can be verified");
     assert!(verified.is_clean(), "{verified}");
     assert_eq!(scene.repository.integrity().expect("the storage can be checked"), Vec::<String>::new());
@@ -120,6 +121,24 @@ fn check_counts(scene: &Scene<'_>, units: &[WorkUnit]) {
         let mut expected = Counts::default();
         units.iter().filter(|unit| unit.job_id == id).for_each(|unit| expected.add(unit.status, 1));
         assert_eq!(scene.repository.counts(id).expect("units can be counted"), expected, "{id}");
+    }
+}
+
+/// What is being executed is what is leased, by whoever made its last attempt.
+fn check_leases(scene: &Scene<'_>, units: &[WorkUnit]) {
+    let leases = all_pages(|after| scene.repository.leases(None, after, PAGE_LIMIT));
+    let told: Vec<_> =
+        leases.iter().map(|lease| (lease.unit, lease.status, lease.attempt_number, lease.fence)).collect();
+    let leased: Vec<&WorkUnit> = units.iter().filter(|unit| unit.status.is_leased()).collect();
+    let expected: Vec<_> = leased.iter().map(|unit| (unit.key, unit.status, unit.attempt_count, unit.fence)).collect();
+    assert_eq!(told, expected, "what is being executed");
+    for (lease, unit) in leases.iter().zip(leased) {
+        assert_eq!((&lease.unit_id, lease.job_id), (&unit.id, unit.job_id));
+        assert_eq!(
+            (Some(&lease.worker_id), Some(lease.since)),
+            (unit.worker_id.as_ref(), unit.assigned_at),
+            "{lease:?}"
+        );
     }
 }
 

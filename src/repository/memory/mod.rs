@@ -24,7 +24,7 @@ use self::store::Store;
 use super::listeners::Listeners;
 use super::{
     Archive, Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Insertion, Intake, JournalEntry,
-    Page, Purged, Repository, Result, Slot, StoredInputs, Submitted, Swept, UnitFilter,
+    LeaseView, Page, Purged, Repository, Result, Slot, StoredInputs, Submitted, Swept, UnitFilter,
 };
 use crate::attempt::{Attempt, AttemptKey, AttemptReport, AttemptResult, Beginning, Progress};
 use crate::clock::{Clock, Moment, SystemClock};
@@ -184,6 +184,12 @@ impl Archive for MemoryRepository {
 
     fn outcomes_since(&self, after: i64, limit: usize) -> Result<Page<JournalEntry>> {
         self.store().journal_page(after, limit, |row| row.to.is_terminal() && row.from != Some(row.to))
+    }
+
+    fn leases(&self, job_id: Option<JobId>, after: i64, limit: usize) -> Result<Page<LeaseView>> {
+        // Read first: what is renewed meanwhile must not look as if it had run out.
+        let (now, boot_id) = (self.clock.now(), self.clock.boot_id());
+        self.store().leases_page(job_id, after, limit, &boot_id, now)
     }
 
     fn owners(&self) -> Result<Vec<Owner>> {

@@ -8,12 +8,15 @@ use serde_json::Value;
 
 use super::store::{AttemptRecord, Store, UnitRecord};
 use crate::attempt::{Attempt, AttemptKey, AttemptResult};
+use crate::clock::Moment;
 use crate::conversation::{MessageContent, StoredMessage, from_json};
 use crate::job::{Job, JobId};
-use crate::lease::{Claim, Lease, Owner, OwnerId};
+use crate::lease::{Claim, Owner, OwnerId};
 use crate::money::{Charge, Cost, Tokens};
 use crate::repository::rules::{self, PageItem};
-use crate::repository::{Costs, Counts, JournalEntry, ModelCost, Page, Result, StoredInputs, UnitFilter};
+use crate::repository::{
+    Costs, Counts, JournalEntry, LeaseView, ModelCost, Page, Result, Staleness, StoredInputs, UnitFilter,
+};
 use crate::unit::{UnitKey, WorkUnit};
 use crate::worker::Worker;
 
@@ -175,6 +178,35 @@ impl Store {
         rules::page(limit, rows.map(|row| Ok(PageItem { key: row.seq, len_bytes: row.len_bytes(), item: row.clone() })))
     }
 
+    pub(super) fn leases_page(
+        &self,
+        job_id: Option<JobId>,
+        after: i64,
+        limit: usize,
+        boot_id: &str,
+        now: Moment,
+    ) -> Result<Page<LeaseView>> {
+        if let Some(job_id) = job_id {
+            self.job(job_id)?;
+        }
+        let losses = self.owner_losses(boot_id);
+        let behind = self.units.range((Bound::Excluded(UnitKey(after)), Bound::Unbounded)).map(|(_, unit)| unit);
+        let meant = behind.filter(|unit| job_id.is_none_or(|job_id| unit.job_id == job_id));
+        let leased = meant.filter_map(|unit| {
+            let (lease, since) = (unit.lease()?, self.attempts.get(&unit.current_attempt())?.attempt.assigned_at);
+            let owner_loss = losses.get(&lease.owner).copied();
+            let item = rules::lease_view(lease, unit.status, since, owner_loss, now);
+            Some(Ok(PageItem { key: unit.key.0, len_bytes: 0, item }))
+        });
+        rules::page(limit, leased)
+    }
+
+    /// The owners from which nothing more is to be expected, and why.
+    pub(super) fn owner_losses(&self, boot_id: &str) -> BTreeMap<OwnerId, Staleness> {
+        let losses = self.owners.values().filter_map(|owner| Some((owner.id, rules::owner_loss(owner, boot_id)?)));
+        losses.collect()
+    }
+
     pub(super) fn owners(&self) -> Vec<Owner> {
         self.owners.values().cloned().collect()
     }
@@ -201,19 +233,9 @@ impl Store {
     /// A leased unit with all that its execution needs; `None` if it is not leased.
     pub(super) fn claim_of(&self, key: UnitKey) -> Option<Claim> {
         let unit = self.unit(key);
-        let holder = unit.holder.clone()?;
+        let lease = unit.lease()?;
         let earlier = self.attempts_of(key).rev().filter(|record| record.attempt.key.number < unit.attempt_count);
         let session = earlier.map(|record| &record.attempt.session_id).find(|session| session.is_some());
-        let lease = Lease {
-            job_id: unit.job_id,
-            unit_id: unit.id.clone(),
-            unit: key,
-            attempt_number: unit.attempt_count,
-            fence: unit.fence,
-            owner: holder.owner,
-            worker_id: holder.worker_id,
-            until_ms: holder.until_ms,
-        };
         Some(Claim {
             lease,
             unit: self.work_unit(unit),

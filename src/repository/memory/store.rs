@@ -272,6 +272,21 @@ impl UnitRecord {
         AttemptKey { unit: self.key, number: self.attempt_count }
     }
 
+    /// The lease of whoever holds it.
+    pub(super) fn lease(&self) -> Option<Lease> {
+        let holder = self.holder.as_ref()?;
+        Some(Lease {
+            job_id: self.job_id,
+            unit_id: self.id.clone(),
+            unit: self.key,
+            attempt_number: self.attempt_count,
+            fence: self.fence,
+            owner: holder.owner,
+            worker_id: holder.worker_id.clone(),
+            until_ms: holder.until_ms,
+        })
+    }
+
     /// It belongs to nobody and waits for nothing.
     pub(super) fn forget_waiting(&mut self) {
         self.accepted_by = None;

@@ -13,7 +13,9 @@ use crate::clock::{Moment, whole_milliseconds};
 use crate::job::JobId;
 use crate::lease::{Held, NewOwner, Owner, OwnerId};
 use crate::repository::rules;
-use crate::repository::{By, CancelAnswer, PURGE_LIMIT, Purged, RepositoryError, Result, Slot, Swept, actor, loss};
+use crate::repository::{
+    By, CancelAnswer, PURGE_LIMIT, Purged, RepositoryError, Result, Slot, Staleness, Swept, actor, loss,
+};
 use crate::unit::{Change, UnitKey, UnitStatus};
 use crate::worker::{Worker, WorkerChange, WorkerStatus};
 
@@ -35,12 +37,10 @@ impl Store {
     }
 
     pub(super) fn expire(&mut self, limit: usize, boot_id: &str, now: Moment) -> Vec<Swept> {
-        let losses = self.owners.values().filter_map(|owner| Some((owner.id, rules::owner_loss(owner, boot_id)?)));
-        let losses: BTreeMap<OwnerId, &'static str> = losses.collect();
-
+        let losses = self.owner_losses(boot_id);
         let mut swept = Vec::new();
-        for (key, reason) in self.abandoned(&losses, limit, now) {
-            swept.push(self.lose(key, By::new(actor::SWEEP, reason), now));
+        for (key, staleness) in self.abandoned(&losses, limit, now) {
+            swept.push(self.lose(key, By::new(actor::SWEEP, staleness.reason()), now));
         }
         for key in self.waited_too_long(limit - swept.len(), now) {
             swept.push(self.time_out_in_queue(key, now));
@@ -54,18 +54,12 @@ impl Store {
     }
 
     /// The leased units that nobody looks after, and why.
-    fn abandoned(
-        &self,
-        losses: &BTreeMap<OwnerId, &'static str>,
-        limit: usize,
-        now: Moment,
-    ) -> Vec<(UnitKey, &'static str)> {
-        let reason = |unit: &UnitRecord| {
+    fn abandoned(&self, losses: &BTreeMap<OwnerId, Staleness>, limit: usize, now: Moment) -> Vec<(UnitKey, Staleness)> {
+        let staleness = |unit: &UnitRecord| {
             let holder = unit.holder.as_ref()?;
-            let ran_out = (holder.until_ms <= now.boot_ms).then_some(loss::LEASE_RAN_OUT);
-            losses.get(&holder.owner).copied().or(ran_out)
+            rules::staleness(losses.get(&holder.owner).copied(), holder.until_ms, now)
         };
-        self.units.values().filter_map(|unit| Some((unit.key, reason(unit)?))).take(limit).collect()
+        self.units.values().filter_map(|unit| Some((unit.key, staleness(unit)?))).take(limit).collect()
     }
 
     fn waited_too_long(&self, limit: usize, now: Moment) -> Vec<UnitKey> {

@@ -1,6 +1,7 @@
 //! A database that is only read.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::Connection;
@@ -12,11 +13,14 @@ use super::read::{self, Rows, understood_attempt, understood_list};
 use super::readers::Readers;
 use super::rows::{read_attempt, read_attempt_result, read_attempts, read_charges};
 use crate::attempt::{Attempt, AttemptKey, AttemptResult};
+use crate::clock::{Clock, SystemClock};
 use crate::conversation::StoredMessage;
 use crate::job::{Job, JobId};
 use crate::lease::{Owner, OwnerId};
 use crate::money::Charge;
-use crate::repository::{Archive, Costs, Counts, JournalEntry, Page, Result, StoredInputs, UnitFilter, rules};
+use crate::repository::{
+    Archive, Costs, Counts, JournalEntry, LeaseView, Page, Result, StoredInputs, UnitFilter, rules,
+};
 use crate::unit::{UnitKey, WorkUnit};
 use crate::worker::Worker;
 
@@ -43,6 +47,7 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct SqliteArchive {
     readers: Readers,
+    clock: Arc<dyn Clock>,
 }
 
 impl SqliteArchive {
@@ -52,17 +57,26 @@ impl SqliteArchive {
     ///
     /// [`OpenError`] says why it cannot be read.
     pub fn open(path: impl AsRef<Path>) -> std::result::Result<SqliteArchive, OpenError> {
+        SqliteArchive::open_with_clock(path, SystemClock)
+    }
+
+    /// The same with a clock of one's own, which says how much is left of [leases](Archive::leases).
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`] says why it cannot be read.
+    pub fn open_with_clock(path: impl AsRef<Path>, clock: impl Clock) -> std::result::Result<SqliteArchive, OpenError> {
         let place = open::find(path.as_ref())?;
         let readers = match open::reading(&place, BUSY_TIMEOUT)? {
             Reading::Shared => shared_readers(place),
             Reading::Immutable => Readers::new(Box::new(move || open::immutable_connection(&place))),
         };
-        Ok(SqliteArchive { readers })
+        Ok(SqliteArchive { readers, clock: Arc::new(clock) })
     }
 
-    /// The reading half of a repository.
-    pub(super) fn beside_writer(place: Place) -> SqliteArchive {
-        SqliteArchive { readers: shared_readers(place) }
+    /// The reading half of a repository, with its clock.
+    pub(super) fn beside_writer(place: Place, clock: Arc<dyn Clock>) -> SqliteArchive {
+        SqliteArchive { readers: shared_readers(place), clock }
     }
 
     pub(super) fn look<T>(&self, look: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
@@ -152,6 +166,12 @@ impl Archive for SqliteArchive {
 
     fn outcomes_since(&self, after: i64, limit: usize) -> Result<Page<JournalEntry>> {
         self.look(|connection| read::journal(connection, &Rows::Outcomes, after, limit))
+    }
+
+    fn leases(&self, job_id: Option<JobId>, after: i64, limit: usize) -> Result<Page<LeaseView>> {
+        // Read first: what is renewed meanwhile must not look as if it had run out.
+        let (now, boot_id) = (self.clock.now(), self.clock.boot_id());
+        self.look(|connection| read::leases(connection, job_id, after, limit, (now, &boot_id)))
     }
 
     fn owners(&self) -> Result<Vec<Owner>> {

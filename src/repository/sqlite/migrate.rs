@@ -205,8 +205,9 @@ mod tests {
         let this = Process::this(&boot_id);
         connection
             .execute(
-                "INSERT INTO owners (instance, label, pid, start_ticks, boot_id, pid_namespace, registered_at, heartbeat_at)
-                 VALUES ('i', 'somebody', ?1, ?2, ?3, ?4, 1, 1)",
+                "INSERT INTO owners (instance, label, pid, start_ticks, boot_id, pid_namespace, registered_at, heartbeat_at,
+                                     heartbeat_boot_ms)
+                 VALUES ('i', 'somebody', ?1, ?2, ?3, ?4, 1, 1, 1)",
                 rusqlite::params![this.pid, this.start_ticks.cast_signed(), this.boot_id, this.pid_namespace.cast_signed()],
             )
             .unwrap();

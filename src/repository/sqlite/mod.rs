@@ -67,7 +67,7 @@ use self::writer::{Order, Patience, Writer, WriterThread};
 use super::listeners::Listeners;
 use super::{
     Archive, Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Insertion, Intake, JournalEntry,
-    Page, Purged, Repository, Result, Slot, StoredInputs, Submitted, Swept, UnitFilter, rules,
+    LeaseView, Page, Purged, Repository, Result, Slot, StoredInputs, Submitted, Swept, UnitFilter, rules,
 };
 use crate::attempt::{Attempt, AttemptKey, AttemptReport, AttemptResult, Beginning, Progress};
 use crate::clock::{Clock, SystemClock};
@@ -196,7 +196,7 @@ impl SqliteOptions {
         let thread = WriterThread::new(&writer, connection, memory, self.patience, place.clone()).map_err(failed)?;
         let thread = std::thread::Builder::new().name("workcrew-writer".to_owned()).spawn(move || thread.serve());
         let thread = thread.map_err(failed)?;
-        let archive = SqliteArchive::beside_writer(place.clone());
+        let archive = SqliteArchive::beside_writer(place.clone(), Arc::clone(&self.clock));
         let listeners = Listeners::default();
         Ok(Shared { place, writer, thread: Some(thread), archive, listeners, clock: self.clock })
     }
@@ -498,6 +498,10 @@ impl Archive for SqliteRepository {
 
     fn outcomes_since(&self, after: i64, limit: usize) -> Result<Page<JournalEntry>> {
         self.shared.archive.outcomes_since(after, limit)
+    }
+
+    fn leases(&self, job_id: Option<JobId>, after: i64, limit: usize) -> Result<Page<LeaseView>> {
+        self.shared.archive.leases(job_id, after, limit)
     }
 
     fn owners(&self) -> Result<Vec<Owner>> {

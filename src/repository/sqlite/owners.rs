@@ -13,7 +13,7 @@ use crate::clock::Moment;
 use crate::job::JobId;
 use crate::lease::{Held, NewOwner, Owner, OwnerId};
 use crate::repository::rules::{self, QUEUE_TIMEOUT_MESSAGE};
-use crate::repository::{ClaimRequest, RepositoryError, Slot, Swept, actor, loss};
+use crate::repository::{ClaimRequest, RepositoryError, Slot, Staleness, Swept, actor, loss};
 use crate::unit::{Change, UnitKey, UnitStatus};
 use crate::worker::{Worker, WorkerChange, WorkerId, WorkerStatus};
 
@@ -43,6 +43,12 @@ pub(super) fn read_owners(connection: &rusqlite::Connection) -> rusqlite::Result
     let mut select = connection.prepare_cached(&format!("SELECT {OWNER_COLUMNS} ORDER BY id"))?;
     let owners = select.query_map([], owner)?;
     owners.collect()
+}
+
+/// One owner, if there is such a one.
+pub(super) fn read_owner(connection: &rusqlite::Connection, id: OwnerId) -> rusqlite::Result<Option<Owner>> {
+    let mut select = connection.prepare_cached(&format!("SELECT {OWNER_COLUMNS} WHERE id = ?1"))?;
+    select.query_row([id.0], owner).optional()
 }
 
 const WORKER_COLUMNS: &str = "owner_id, id, job_id, status, capacity, load, current_unit, units_completed, \
@@ -86,8 +92,9 @@ impl Book<'_> {
             return Ok(OwnerId(id));
         }
         let mut insert = self.connection.prepare_cached(
-            "INSERT INTO owners (instance, label, pid, start_ticks, boot_id, pid_namespace, registered_at, heartbeat_at)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7)",
+            "INSERT INTO owners (instance, label, pid, start_ticks, boot_id, pid_namespace, registered_at, heartbeat_at,
+                                 heartbeat_boot_ms)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?8)",
         )?;
         let id = insert.insert(params![
             new.instance,
@@ -97,6 +104,7 @@ impl Book<'_> {
             new.process.boot_id,
             new.process.pid_namespace.cast_signed(),
             now.wall.timestamp_millis(),
+            now.boot_ms,
         ])?;
         Ok(OwnerId(id))
     }
@@ -104,8 +112,10 @@ impl Book<'_> {
     /// Extends all leases of an owner in one statement.
     pub(super) fn renew(&mut self, now: Moment, owner: OwnerId, ttl_ms: i64) -> Answer<Vec<Held>> {
         self.check_owner(owner)?;
-        let mut update = self.connection.prepare_cached("UPDATE owners SET heartbeat_at = ?2 WHERE id = ?1")?;
-        update.execute([owner.0, now.wall.timestamp_millis()])?;
+        let mut update = self
+            .connection
+            .prepare_cached("UPDATE owners SET heartbeat_at = ?2, heartbeat_boot_ms = ?3 WHERE id = ?1")?;
+        update.execute([owner.0, now.wall.timestamp_millis(), now.boot_ms])?;
         let mut update =
             self.connection.prepare_cached("UPDATE work_units SET lease_until_boot_ms = ?2 WHERE lease_owner = ?1")?;
         update.execute([owner.0, now.boot_ms.saturating_add(ttl_ms)])?;
@@ -124,8 +134,8 @@ impl Book<'_> {
     pub(super) fn expire(&mut self, now: Moment, boot_id: &str, limit: usize) -> Answer<Vec<Swept>> {
         let (gone, living) = self.gone_and_living(boot_id)?;
         let mut swept = Vec::new();
-        for (unit, reason) in self.lost_leases(now, &gone, &living, limit)? {
-            swept.push(self.lose(now, &unit, actor::SWEEP, reason)?);
+        for (unit, staleness) in self.lost_leases(now, &gone, &living, limit)? {
+            swept.push(self.lose(now, &unit, actor::SWEEP, staleness.reason())?);
         }
         for unit in self.overdue_units(now, limit - swept.len())? {
             swept.push(self.fail_overdue(now, &unit)?);
@@ -139,7 +149,7 @@ impl Book<'_> {
     }
 
     /// The owners that have not ended: those that never will do so themselves, with the reason, and the others.
-    fn gone_and_living(&self, boot_id: &str) -> Answer<(BTreeMap<OwnerId, &'static str>, Vec<OwnerId>)> {
+    fn gone_and_living(&self, boot_id: &str) -> Answer<(BTreeMap<OwnerId, Staleness>, Vec<OwnerId>)> {
         let mut select =
             self.connection.prepare_cached(&format!("SELECT {OWNER_COLUMNS} WHERE ended_at IS NULL ORDER BY id"))?;
         let (mut gone, mut living) = (BTreeMap::new(), Vec::new());
@@ -147,8 +157,8 @@ impl Book<'_> {
         while let Some(row) = rows.next()? {
             let owner = owner(row)?;
             match rules::owner_loss(&owner, boot_id) {
-                Some(reason) => {
-                    gone.insert(owner.id, reason);
+                Some(loss) => {
+                    gone.insert(owner.id, loss);
                 }
                 None => living.push(owner.id),
             }
@@ -156,20 +166,20 @@ impl Book<'_> {
         Ok((gone, living))
     }
 
-    /// Leases that ran out or whose owner is gone, in the order of keys. Asked owner by owner, as the index has them: nobody's
-    /// leases are looked at that are good.
+    /// Leases that ran out or whose owner is gone, in the order of keys: [`rules::staleness`], asked owner by owner as the index has
+    /// them. Nobody's leases are looked at that are good.
     fn lost_leases(
         &self,
         now: Moment,
-        gone: &BTreeMap<OwnerId, &'static str>,
+        gone: &BTreeMap<OwnerId, Staleness>,
         living: &[OwnerId],
         limit: usize,
-    ) -> Answer<Vec<(HotUnit, &'static str)>> {
+    ) -> Answer<Vec<(HotUnit, Staleness)>> {
         let mut lost = Vec::new();
-        let of_the_gone = gone.iter().map(|(&owner, &reason)| (owner, i64::MAX, reason));
-        let ran_out = living.iter().map(|&owner| (owner, now.boot_ms, loss::LEASE_RAN_OUT));
-        for (owner, until_ms, reason) in of_the_gone.chain(ran_out) {
-            lost.extend(self.leases_before(owner, until_ms, limit)?.into_iter().map(|unit| (unit, reason)));
+        let of_the_gone = gone.iter().map(|(&owner, &loss)| (owner, i64::MAX, loss));
+        let ran_out = living.iter().map(|&owner| (owner, now.boot_ms, Staleness::RanOut));
+        for (owner, until_ms, loss) in of_the_gone.chain(ran_out) {
+            lost.extend(self.leases_before(owner, until_ms, limit)?.into_iter().map(|unit| (unit, loss)));
         }
         lost.sort_by_key(|(unit, _)| unit.key);
         lost.truncate(limit);

@@ -117,6 +117,7 @@ fn what_is_done_all_the_time_uses_the_index_that_serves_it() {
         ("u.lease_until_boot_ms <= ?2 ORDER BY", "work_units_leased (lease_owner=? AND lease_until_boot_ms<?)"),
         ("accepted_by IS NULL AND has_prompt LIMIT ?2", "work_units_ready (job_id=? AND accepted_by=?)"),
         ("not_before > ?2 AND not_before - delay_ms <= ?2", "work_units_delayed"),
+        ("u.lease_owner IS NOT NULL AND +u.key > ?1", "work_units_leased"),
         ("u.lease_until_boot_ms <= ?1 AND +u.job_id", "work_units_leased"),
         ("SET lease_until_boot_ms = ?2 WHERE lease_owner", "work_units_leased (lease_owner=?)"),
         ("a.claim_token = ?2", "work_units_leased (lease_owner=?)"),

@@ -7,19 +7,22 @@ use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, params, params_fro
 use serde_json::Value;
 
 use super::messages::read_content;
+use super::owners::read_owner;
 use super::rows::{
     blob, failure, json, named, optional_blob, optional_json, optional_time, pause, read_attempt, read_attempt_result,
-    time, tokens, unit_id, unsigned,
+    time, tokens, unit_id, unsigned, worker_id,
 };
 use super::units::{JOB_COLUMNS, read_job};
 use crate::attempt::AttemptKey;
+use crate::clock::Moment;
 use crate::conversation::{Role, StoredMessage, from_json};
 use crate::job::{Job, JobId};
 use crate::lease::{Claim, Lease, OwnerId};
 use crate::money::{Cost, Money, Tokens};
 use crate::repository::rules::{self, PageItem, page_limit};
 use crate::repository::{
-    Costs, Counts, JournalEntry, ModelCost, Page, RepositoryError, Result, StoredInputs, UnitFilter,
+    Costs, Counts, JournalEntry, LeaseView, ModelCost, Page, RepositoryError, Result, Staleness, StoredInputs,
+    UnitFilter,
 };
 use crate::unit::{Change, UnitKey, UnitStatus, WorkUnit};
 
@@ -239,6 +242,53 @@ pub(super) fn units(connection: &Connection, filter: &UnitFilter, after: i64, li
     let what = |key| format!("unit key {key}");
     let parameters = params_from_iter(parameters);
     read_page(connection, &sql, parameters, limit, what, |row| measured_unit_of(connection, row))
+}
+
+/// What is leased, in the order of keys, as it is at a moment of a boot.
+pub(super) fn leases(
+    connection: &Connection,
+    job_id: Option<JobId>,
+    after: i64,
+    limit: usize,
+    (now, boot_id): (Moment, &str),
+) -> Result<Page<LeaseView>> {
+    if let Some(job_id) = job_id {
+        job(connection, job_id)?;
+    }
+    // The plus keeps SQLite on the index of the leases, which are few, and off the keys of all units that ever were.
+    let sql = "SELECT u.key, u.job_id, u.id, u.status, u.attempt_count, u.fence, u.lease_owner, u.lease_worker,
+                      u.lease_until_boot_ms, a.assigned_at
+               FROM work_units u
+               LEFT JOIN attempts a ON a.unit_key = u.key AND a.number = u.attempt_count
+               WHERE u.lease_owner IS NOT NULL AND +u.key > ?1 AND (?2 IS NULL OR u.job_id = ?2)
+               ORDER BY +u.key
+               LIMIT ?3";
+    let parameters = params![after, job_id.map(|job_id| job_id.0), sql_limit(limit)];
+    let what = |key| format!("the lease of unit key {key}");
+    let mut losses: BTreeMap<OwnerId, Option<Staleness>> = BTreeMap::new();
+    read_page(connection, sql, parameters, limit, what, |row| {
+        let lease = Lease {
+            job_id: JobId(row.get(1)?),
+            unit_id: unit_id(row, 2)?,
+            unit: UnitKey(row.get(0)?),
+            attempt_number: row.get(4)?,
+            fence: row.get(5)?,
+            owner: OwnerId(row.get(6)?),
+            worker_id: worker_id(row, 7)?,
+            until_ms: row.get(8)?,
+        };
+        let owner_loss = match losses.get(&lease.owner) {
+            Some(&known) => known,
+            None => {
+                let owner = read_owner(connection, lease.owner)?;
+                let loss = owner.and_then(|owner| rules::owner_loss(&owner, boot_id));
+                losses.insert(lease.owner, loss);
+                loss
+            }
+        };
+        let status = named(row, 3, UnitStatus::from_name)?;
+        Ok((0, rules::lease_view(lease, status, time(row, 9)?, owner_loss, now)))
+    })
 }
 
 pub(super) fn counts(connection: &Connection, job_id: JobId) -> Result<Counts> {

@@ -36,6 +36,7 @@ const NOT_EVIDENCE: &[(&str, &str, &str)] = &[
     ("owners", "pid_namespace", "the same"),
     ("owners", "registered_at", "for people"),
     ("owners", "heartbeat_at", "for people"),
+    ("owners", "heartbeat_boot_ms", "the same, for a view"),
     ("owners", "ended_at", "for people, once it has ended"),
     ("partials", "text", "replaced several times a second, and a message when the attempt ends"),
     ("work_units", "priority", "decides who is next, not what was done"),

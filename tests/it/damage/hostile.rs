@@ -6,7 +6,7 @@ use rusqlite::{Connection, params};
 use workcrew::audit;
 use workcrew::repository::sqlite::{OpenError, SqliteArchive};
 use workcrew::repository::{Page, Result, UnitFilter};
-use workcrew::{Archive, AttemptKey, JobId, OwnerId, UnitKey};
+use workcrew::{Archive, AttemptKey, JobId, OwnerId, RepositoryError, UnitKey};
 
 use super::life::Life;
 use super::table::{Stored, dump, reckless, tables};
@@ -93,6 +93,8 @@ fn list_all(archive: &SqliteArchive) {
     }
     pages(|after| archive.jobs(after, 3));
     pages(|after| archive.units(&UnitFilter::default(), after, 3));
+    pages(|after| archive.leases(None, after, 3));
+    pages(|after| archive.leases(Some(JobId(1)), after, 3));
     pages(|after| archive.journal(after, 3));
     pages(|after| archive.outcomes_since(after, 3));
     let _ = (archive.owners(), archive.workers(OwnerId(1), "", 10), archive.costs(None));
@@ -144,6 +146,51 @@ fn odd_values_in_every_column_are_read_as_damage() {
         }
     }
     assert_eq!(dump(&life.path()).unwrap(), before);
+}
+
+#[test]
+fn odd_values_in_a_lease_are_read_as_damage() {
+    // 003-F59, 003-F61: whoever asks what runs may ask a file that was made to do harm.
+    let odd = [
+        Stored::Null,
+        Stored::Integer(-1),
+        Stored::Integer(i64::MIN),
+        Stored::Integer(i64::MAX),
+        Stored::Real(f64::MAX),
+        Stored::Text(b"\xff\xfe".to_vec()),
+        Stored::Blob(Vec::new()),
+    ];
+    let life = Life::lived();
+    let connection = untyped(&life.path());
+    let of_the_leased = [
+        ("work_units", "SELECT key FROM work_units WHERE lease_owner IS NOT NULL"),
+        ("owners", "SELECT lease_owner FROM work_units WHERE lease_owner IS NOT NULL"),
+        ("attempts", "SELECT key FROM work_units WHERE lease_owner IS NOT NULL"),
+    ];
+    let mut damaged = 0;
+    for (name, sql) in of_the_leased {
+        let table = tables(&connection).into_iter().find(|table| table.name == name).unwrap();
+        let key: i64 = connection.query_row(sql, [], |row| row.get(0)).unwrap();
+        let row = table.rows(&connection).unwrap().into_iter().rfind(|row| row[0] == Stored::Integer(key)).unwrap();
+        for (column, column_name) in table.columns.iter().enumerate() {
+            for value in odd.iter().filter(|value| table.write(&connection, &row, column, value)) {
+                let archive = SqliteArchive::open(life.path()).unwrap();
+                match archive.leases(None, 0, 9) {
+                    Ok(page) => assert!(page.items.len() <= 1, "{page:?}"),
+                    Err(RepositoryError::Corrupt { what, .. }) => {
+                        damaged += 1;
+                        assert!(what.contains("the lease of unit key"), "{what}");
+                    }
+                    Err(error) => panic!("{name}.{column_name} = {value:?}: {error:?}"),
+                }
+                let mut now = row.clone();
+                now[column] = value.clone();
+                assert!(table.write(&connection, &now, column, &row[column]), "{name}.{column_name}");
+            }
+        }
+    }
+    assert!(damaged > 50, "only {damaged} values were found to be odd");
+    assert_eq!(SqliteArchive::open(life.path()).unwrap().leases(None, 0, 9).unwrap().items.len(), 1);
 }
 
 const GIB: u64 = 1024 * 1024 * 1024;

@@ -11,7 +11,7 @@ use crate::lease::{Owner, OwnerId};
 use crate::money::Charge;
 use crate::repository::memory::MemoryRepository;
 use crate::repository::{
-    Archive, Costs, Counts, JournalEntry, Page, RepositoryError, Result, StoredInputs, UnitFilter,
+    Archive, Costs, Counts, JournalEntry, LeaseView, Page, RepositoryError, Result, StoredInputs, UnitFilter,
 };
 use crate::unit::{UnitKey, WorkUnit};
 use crate::worker::Worker;
@@ -161,6 +161,10 @@ impl Archive for Tampered {
 
     fn outcomes_since(&self, after: i64, limit: usize) -> Result<Page<JournalEntry>> {
         self.inner.outcomes_since(after, limit)
+    }
+
+    fn leases(&self, job_id: Option<JobId>, after: i64, limit: usize) -> Result<Page<LeaseView>> {
+        self.inner.leases(job_id, after, limit)
     }
 
     fn owners(&self) -> Result<Vec<Owner>> {

@@ -8,16 +8,17 @@ CREATE TABLE jobs (
     created_at INTEGER NOT NULL
 ) STRICT;
 CREATE TABLE owners (
-    id            INTEGER PRIMARY KEY,
-    instance      TEXT    NOT NULL UNIQUE,
-    label         TEXT    NOT NULL,
-    pid           INTEGER NOT NULL,
-    start_ticks   INTEGER NOT NULL,
-    boot_id       TEXT    NOT NULL,
-    pid_namespace INTEGER NOT NULL,
-    registered_at INTEGER NOT NULL,
-    heartbeat_at  INTEGER NOT NULL,
-    ended_at      INTEGER
+    id                INTEGER PRIMARY KEY,
+    instance          TEXT    NOT NULL UNIQUE,
+    label             TEXT    NOT NULL,
+    pid               INTEGER NOT NULL,
+    start_ticks       INTEGER NOT NULL,
+    boot_id           TEXT    NOT NULL,
+    pid_namespace     INTEGER NOT NULL,
+    registered_at     INTEGER NOT NULL,
+    heartbeat_at      INTEGER NOT NULL,
+    heartbeat_boot_ms INTEGER NOT NULL,
+    ended_at          INTEGER
 ) STRICT;
 CREATE TABLE work_units (
     key                    INTEGER PRIMARY KEY,
@@ -222,3 +223,59 @@ JOIN jobs j ON j.id = u.job_id
 JOIN unit_inputs i ON i.unit_key = u.key
 LEFT JOIN attempts a ON a.unit_key = u.key AND a.number = u.attempt_count
 LEFT JOIN attempt_results r ON r.unit_key = u.key AND r.attempt_number = u.attempt_count;
+
+CREATE VIEW active_units AS
+SELECT
+    u.key,
+    j.name AS job,
+    u.id,
+    u.status,
+    u.attempt_count AS attempt_number,
+    u.fence,
+    u.lease_owner AS owner_id,
+    o.label AS owner,
+    o.pid,
+    u.lease_worker AS worker_id,
+    datetime(a.assigned_at / 1000, 'unixepoch') AS since,
+    u.lease_until_boot_ms - o.heartbeat_boot_ms + o.heartbeat_at
+        - CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) AS lease_left_ms
+FROM work_units u INDEXED BY work_units_leased
+JOIN jobs j ON j.id = u.job_id
+LEFT JOIN attempts a ON a.unit_key = u.key AND a.number = u.attempt_count
+LEFT JOIN owners o ON o.id = u.lease_owner
+WHERE u.lease_owner IS NOT NULL;
+
+CREATE VIEW queued_units AS
+SELECT
+    u.key,
+    j.name AS job,
+    u.id,
+    i.unit_type,
+    u.priority,
+    u.attempt_count,
+    u.accepted_by AS owner_id,
+    datetime(u.created_at / 1000, 'unixepoch') AS created,
+    datetime(u.not_before / 1000, 'unixepoch') AS not_before
+FROM work_units u
+JOIN jobs j ON j.id = u.job_id
+JOIN unit_inputs i ON i.unit_key = u.key
+WHERE u.status = 'PENDING';
+
+CREATE VIEW stale_leases AS
+SELECT
+    l.key,
+    l.job,
+    l.id,
+    l.status,
+    l.attempt_number,
+    l.owner_id,
+    l.owner,
+    l.pid,
+    l.worker_id,
+    l.since,
+    CASE WHEN o.boot_id <> latest.boot_id THEN 0 ELSE l.lease_left_ms END AS lease_left_ms,
+    CASE WHEN o.boot_id <> latest.boot_id THEN 'the machine was started again' ELSE 'the lease ran out' END AS reason
+FROM active_units l
+LEFT JOIN owners o ON o.id = l.owner_id AND o.boot_id <> ''
+LEFT JOIN owners latest ON latest.id = (SELECT max(id) FROM owners WHERE boot_id <> '')
+WHERE o.boot_id <> latest.boot_id OR l.lease_left_ms <= 0;
