@@ -171,6 +171,7 @@ impl Gate {
 pub struct FaultyRepository {
     inner: Arc<dyn Repository>,
     error: fn() -> RepositoryError,
+    is_silent: bool,
     plan: Mutex<Plan>,
 }
 
@@ -200,12 +201,18 @@ impl FaultyRepository {
     /// A repository in front of another, in which nothing goes wrong yet.
     pub fn new(inner: Arc<dyn Repository>) -> FaultyRepository {
         let error = || RepositoryError::storage("a fault that the test planned");
-        FaultyRepository { inner, error, plan: Mutex::default() }
+        FaultyRepository { inner, error, is_silent: false, plan: Mutex::default() }
     }
 
     /// Says which error planned faults give (a storage failure).
     pub fn error(mut self, error: fn() -> RepositoryError) -> FaultyRepository {
         self.error = error;
+        self
+    }
+
+    /// Lets nobody hear that units were queued, as if another process had queued them.
+    pub fn silent(mut self) -> FaultyRepository {
+        self.is_silent = true;
         self
     }
 
@@ -354,7 +361,9 @@ impl Repository for FaultyRepository {
     }
 
     fn on_queued(&self, job_id: JobId, told: Box<dyn Fn() -> bool + Send + Sync>) {
-        self.inner.on_queued(job_id, told);
+        if !self.is_silent {
+            self.inner.on_queued(job_id, told);
+        }
     }
 
     fn claimed(&self, owner: OwnerId, token: i64) -> Result<Vec<Claim>> {

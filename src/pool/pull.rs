@@ -14,11 +14,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
+
 use super::capacity::Taken;
 use super::cell::WorkerCell;
 use super::core::{Core, NoWorker};
 use super::line::Claimable;
 use super::ready::Completion;
+use super::timers::boot_ms_of;
 use super::{claimer, deadline, homes, inside, scheduler, slot};
 use crate::lease::Claim;
 use crate::repository::Backlog;
@@ -105,9 +108,14 @@ impl Pull {
         self.seen == self.news && self.backlog == 0
     }
 
+    /// Whether somebody has looked since this news.
+    pub(super) fn has_looked(&self, since: u64) -> bool {
+        self.seen >= since
+    }
+
     /// Whether nothing was left to do at all for who brought this news: nothing due, and nothing that others have and might leave behind.
     pub(super) fn is_done(&self, since: u64) -> bool {
-        self.seen >= since && self.is_dry() && !self.is_with_others
+        self.has_looked(since) && self.is_dry() && !self.is_with_others
     }
 }
 
@@ -142,7 +150,10 @@ fn pull(core: &Arc<Core>, wait: impl FnOnce(u64) -> Completion) -> Completion {
 pub(super) fn take_places(core: &Core) -> Vec<Taken> {
     if let Some((seen, limit)) = core.ready.begin_look() {
         match core.repository().backlog(core.job.id, core.owner(), limit) {
-            Ok(found) => core.ready.end_look(seen, &found),
+            Ok(found) => {
+                core.ready.end_look(seen, &found);
+                look_when_due(core, found.next_due);
+            }
             Err(error) => {
                 log::warn!("{}: what waits could not be counted: {error}", core.job.id);
                 look_again(core, PAUSE);
@@ -218,6 +229,15 @@ pub(super) fn give_up(core: &Core, cells: Vec<Arc<WorkerCell>>, pause: Duration,
     }
     for cell in cells {
         give_back(&cell);
+    }
+}
+
+/// Looks again when the next unit falls due, unless that is behind the next poll anyway.
+fn look_when_due(core: &Core, next_due: Option<DateTime<Utc>>) {
+    let Some(time) = next_due else { return };
+    let due_ms = boot_ms_of(time, core.clock.now());
+    if due_ms < core.in_ms(core.settings.poll_interval) {
+        core.ready.look_again_at(due_ms);
     }
 }
 

@@ -354,16 +354,28 @@ pub(super) fn end_row(core: &Core, cell: &WorkerCell) {
     }
 }
 
-/// Changes a worker's record, whose state is not worth waiting for.
-fn change_row(core: &Core, cell: &WorkerCell, change: WorkerChange) {
+/// Says in a worker's record that it takes nothing more; `false` if the repository did not answer.
+pub(super) fn shut_down_row(core: &Core, cell: &WorkerCell) -> bool {
+    change_row(core, cell, WorkerChange::ShutDown)
+}
+
+/// Changes a worker's record, whose state is not worth waiting for; `false` if the repository did not answer.
+fn change_row(core: &Core, cell: &WorkerCell, change: WorkerChange) -> bool {
     let slot = core.slot_of(cell);
     let changed = panics::contain("a worker's record", || {
         core.repository().change_worker(core.owner(), core.job.id, &slot, change)
     });
     match changed {
-        Some(Ok(_)) | None => {}
-        Some(Err(error)) if error.is_rejection() => log::debug!("worker {}: {error}", cell.id),
-        Some(Err(error)) => log::warn!("worker {}: {change} was not stored: {error}", cell.id),
+        Some(Ok(_)) => true,
+        Some(Err(error)) if error.is_rejection() => {
+            log::debug!("worker {}: {error}", cell.id);
+            true
+        }
+        Some(Err(error)) => {
+            log::warn!("worker {}: {change} was not stored: {error}", cell.id);
+            false
+        }
+        None => false,
     }
 }
 

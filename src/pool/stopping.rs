@@ -31,6 +31,20 @@ pub(super) fn begin_stop(core: &Core, stop: Stop, why: &str) {
     for unit in left {
         unit.leave(Left::Pending);
     }
+    if is_news && stop == Stop::Drain {
+        record_draining(core);
+    }
+}
+
+/// Workers that finish what they have, for as long as that takes, are SHUTTING_DOWN in their records. One that is about to get a unit
+/// which was claimed for it must not be, yet: then it says so when it ends.
+fn record_draining(core: &Core) {
+    for cell in core.registry.snapshot() {
+        let executing = cell.executing().len();
+        if executing > 0 && executing == core.ready.load_of(cell.number) && !slot::shut_down_row(core, &cell) {
+            return;
+        }
+    }
 }
 
 /// What waits is anybody's from now on, and nobody fails it for waiting: what runs may take its time to end.

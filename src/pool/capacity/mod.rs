@@ -167,6 +167,11 @@ impl Capacity {
         usize::try_from(room).unwrap_or(usize::MAX)
     }
 
+    /// How many of a worker's places are taken.
+    pub(super) fn load(&self, worker: WorkerNumber) -> usize {
+        self.workers.get(&worker).map_or(0, |known| known.load as usize)
+    }
+
     /// How many workers may be started ahead, so that there is room also for those whose places are promised.
     fn startable(&self) -> usize {
         let missing = self.promised().saturating_sub(self.tally.rooms);

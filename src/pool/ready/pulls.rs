@@ -108,7 +108,8 @@ impl Ready {
             PoolPhase::Draining => state.ledger.is_empty().then_some(Completion::Stopped),
             PoolPhase::Initializing | PoolPhase::Running => {
                 let is_done = state.ledger.is_empty() && state.pull.is_done(since);
-                if is_done { Some(Completion::Done) } else { state.blocked() }
+                let blocked = || state.blocked().filter(|_| state.pull.has_looked(since));
+                is_done.then_some(Completion::Done).or_else(blocked)
             }
         });
         found.unwrap_or(Completion::TimedOut)
@@ -125,11 +126,12 @@ impl Ready {
 }
 
 impl State {
-    /// Whether a look is wanted and would lead to anything: there is a place, or there could be another worker.
+    /// Whether a look is wanted and would lead to anything: there is a place, or there could be another worker. Also a pool that is held
+    /// looks: whoever waits wants to know whether there is anything to wait for.
     fn may_look(&self) -> bool {
         let could_grow =
             matches!(self.crew.scaling(), Scaling::Threshold { .. }) && self.crew.size() < self.capacity.max_workers();
-        self.may_start() && self.pull.wants_look() && (self.capacity.free() > 0 || could_grow)
+        self.phase == PoolPhase::Running && self.pull.wants_look() && (self.capacity.free() > 0 || could_grow)
     }
 
     /// Whether a place may be taken for what is pulled: one is free that nobody waits for, and no more units wait here than may.

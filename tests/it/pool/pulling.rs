@@ -1,11 +1,12 @@
 //! Pulling: units that were queued without a pool, and what a pool does with them that is asked to.
 
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
 use workcrew::clock::Clock;
 use workcrew::repository::{By, Intake};
-use workcrew::testing::{Fault, Verb};
+use workcrew::testing::{Fault, FaultyRepository, Verb};
 use workcrew::{
     Archive, Completion, ExecuteError, NewJob, NewUnit, Repository, RetryPolicy, Scaling, Stop, UnitStatus, WorkPool,
 };
@@ -122,9 +123,9 @@ fn a_callback_that_would_wait_for_itself_is_told_so_and_may_queue_instead() {
     world.queue_ids(&["a"]);
     let (part, stage) = stage();
     let (tell, told) = crossbeam_channel::unbounded();
-    let pool = std::sync::Arc::new(std::sync::OnceLock::<WorkPool>::new());
+    let pool = Arc::new(OnceLock::<WorkPool>::new());
     let builder = world.pool(part).max_workers(1).on_unit_complete({
-        let (pool, repository, job) = (std::sync::Arc::clone(&pool), world.repository.clone(), world.job);
+        let (pool, repository, job) = (Arc::clone(&pool), world.repository.clone(), world.job);
         move |done, _| {
             let pool = pool.get().expect("it was set");
             tell.send((pool.process_pending(), pool.follow())).unwrap();
@@ -143,22 +144,44 @@ fn a_callback_that_would_wait_for_itself_is_told_so_and_may_queue_instead() {
 }
 
 #[test]
-fn what_is_queued_in_this_process_begins_at_once_and_what_falls_due_with_the_next_poll() {
-    // 003-F12, 003-F18
+fn what_is_queued_in_this_process_begins_at_once_and_what_is_not_due_when_it_is() {
+    // 003-F18
     let world = World::new();
     let (pool, stage) = world.staged(1);
     thread::scope(|threads| {
         let follows = threads.spawn(|| pool.follow());
         world.queue_ids(&["a"]);
         assert_eq!(play(&stage, 1), ["a"], "no time has passed");
-        let soon = world.clock.now().wall + chrono::TimeDelta::seconds(1);
-        world.queue(&[unit("b").not_before(soon)]);
+        let in_seconds = |seconds| world.clock.now().wall + chrono::TimeDelta::seconds(seconds);
+        world.queue(&[unit("b").not_before(in_seconds(1)), unit("c").not_before(in_seconds(7))]);
         until(|| pool.all_idle());
-        assert_quiet(&stage.calls);
-        world.clock.advance(Duration::from_secs(5));
-        assert_eq!(play(&stage, 1), ["b"]);
+        for (id, seconds) in [("b", 1), ("c", 6)] {
+            assert_quiet(&stage.calls);
+            world.clock.advance(Duration::from_secs(seconds));
+            assert_eq!(play(&stage, 1), [id]);
+        }
         pool.stop(Stop::Drain).unwrap();
         assert_eq!(follows.join().unwrap(), Completion::Stopped);
+    });
+    world.assert_clean();
+}
+
+#[test]
+fn what_another_process_queues_is_found_with_the_next_poll() {
+    // 003-F12
+    let world = World::new();
+    let (part, stage) = stage();
+    let deaf = Arc::new(FaultyRepository::new(world.repository.clone().into()).silent());
+    let pool = world.pool_on(Arc::clone(&deaf) as Arc<dyn Repository>, part).max_workers(1).up();
+    thread::scope(|threads| {
+        threads.spawn(|| pool.follow());
+        until(|| deaf.calls(Verb::Backlog) > 1);
+        world.queue_ids(&["a"]);
+        world.clock.advance(Duration::from_secs(5) - Duration::from_millis(1));
+        assert_quiet(&stage.calls);
+        world.clock.advance(Duration::from_millis(1));
+        assert_eq!(play(&stage, 1), ["a"]);
+        pool.stop(Stop::Drain).unwrap();
     });
     world.assert_clean();
 }
@@ -264,6 +287,7 @@ fn a_held_pool_pulls_nothing_and_says_why() {
     let world = World::new();
     let (pool, stage) = world.staged(1);
     pool.pause();
+    assert_eq!(pool.process_pending(), Completion::Done, "there is nothing to hold up");
     world.queue_ids(&["a"]);
     assert_eq!(pool.process_pending(), Completion::Blocked("paused".to_owned()));
     pool.resume();

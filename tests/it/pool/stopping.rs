@@ -10,7 +10,7 @@ use workcrew::executor::CancelReason;
 use workcrew::testing::Gate;
 use workcrew::{
     Archive, Completion, ExecuteError, NewUnit, Outcome, PoolPhase, Refusal, RetryPolicy, Stop, UnitStatus, WaitError,
-    WorkPool, WorkResult,
+    WorkPool, WorkResult, WorkerStatus,
 };
 
 use super::{World, next, stage, tells_outcomes, until};
@@ -376,5 +376,27 @@ fn an_answer_that_is_being_stored_is_not_lost_to_a_stop() {
     });
     assert_eq!(handle.wait().unwrap().output.as_deref(), Some("paid for"));
     assert_eq!((pool.stats().completed, pool.stats().abandoned_threads), (1, 0));
+    world.assert_clean();
+}
+
+#[test]
+fn a_worker_that_finishes_what_it_has_is_shutting_down_in_its_record_and_then_terminated() {
+    // 003-F24, 003-F25, 003-F26, 004-F47
+    let world = World::new();
+    let (pool, stage) = world.staged(2);
+    pool.enqueue(NewUnit::new("a"), "go").unwrap();
+    let call = stage.next();
+    let status = || {
+        let owner = world.repository.owners().unwrap()[0].id;
+        let workers = world.repository.workers(owner, "", 10).unwrap();
+        workers.iter().find(|worker| worker.id.as_str() == call.worker).map(|worker| worker.status)
+    };
+    assert_eq!(status(), Some(WorkerStatus::Busy));
+    pool.handle().stop(Stop::Drain);
+    assert_eq!(status(), Some(WorkerStatus::ShuttingDown));
+    call.say("still here");
+    drop(call);
+    pool.stop(Stop::Drain).unwrap();
+    assert_eq!(world.status("a"), UnitStatus::Completed);
     world.assert_clean();
 }
