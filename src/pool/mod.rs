@@ -346,7 +346,8 @@ impl WorkPool {
     /// and been reported, here or by others. If others die meanwhile, what they leave behind is executed here too.
     ///
     /// Units that are not due yet are not waited for, nor those that have neither prompt nor template. Several programs may do this on one
-    /// database at the same time; each unit goes to one of them. What the pool accepted itself goes first.
+    /// database at the same time; each unit goes to one of them. What the pool accepted itself goes first. Units of a strict session wait for
+    /// its worker, also those that would rather [fail](crate::Affinity::StrictFailFast).
     ///
     /// ```
     /// use workcrew::{Call, Completion, NewUnit, WorkPool, WorkResult};

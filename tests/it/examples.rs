@@ -141,3 +141,11 @@ fn conversations_keep_to_their_workers_and_go_on_elsewhere_when_one_breaks() {
     assert!(told.contains("edsger was with w") && told.contains(", then with w"), "{told}");
     assert!(told.contains("30 completed, 0 failed, 0 cancelled; 31 attempts (1 retried)"), "{told}");
 }
+
+#[test]
+fn several_programs_share_a_job_and_take_over_what_one_that_is_killed_leaves() {
+    // 003-F1, 003-F3, 003-F62
+    let told = printed(&mut example("many_processes", folder().path()));
+    assert!(told.contains("90 of 90 units are completed.") && told.contains("\"COMPLETED\": 90"), "{told}");
+    assert!(told.contains("ended with signal: 9"), "{told}");
+}
