@@ -151,6 +151,12 @@ pub(super) fn take_places(core: &Core) -> Vec<Taken> {
     if let Some((seen, limit)) = core.ready.begin_look() {
         match core.repository().backlog(core.job.id, core.owner(), limit) {
             Ok(found) => {
+                log::trace!(
+                    "{}: {} units wait for anybody, others have some: {}",
+                    core.job.id,
+                    found.due,
+                    found.is_with_others
+                );
                 core.ready.end_look(seen, &found);
                 look_when_due(core, found.next_due);
             }
@@ -188,6 +194,9 @@ pub(super) fn give_worker(core: &Arc<Core>, taken: Taken) -> Option<Arc<WorkerCe
 /// Each claim goes to the worker that it was made for; workers without one are free again.
 pub(super) fn hand_out(core: &Core, mut cells: Vec<Arc<WorkerCell>>, claims: Vec<Claim>) {
     let (asked, granted) = (cells.len(), claims.len());
+    if asked > 0 {
+        log::debug!("{}: {granted} units were pulled for {asked} places", core.job.id);
+    }
     for claim in claims {
         match cells.iter().position(|cell| cell.id == claim.lease.worker_id) {
             Some(position) => give_to(core, &cells.swap_remove(position), claim),

@@ -23,6 +23,7 @@ mod checker;
 mod dispatch;
 mod load;
 mod pausing;
+mod pulling;
 mod races;
 mod stopping;
 mod timing;

@@ -379,6 +379,32 @@ impl World {
         assert!(verification.is_clean(), "{verification}");
     }
 
+    /// All that must hold of these units once the pools that pulled them have ended: each has ended and was told once, or waits for anybody.
+    pub(crate) fn assert_pulled(&self, pools: &[&WorkPool], ids: &[String]) {
+        for pool in pools {
+            let stats = pool.stats();
+            assert_eq!((stats.running, stats.pending, stats.lost), (0, 0, 0), "{stats:?}");
+            assert_eq!((stats.total_workers, stats.load, stats.reserved_slots), (0, 0, 0), "{stats:?}");
+            assert_balanced(&stats);
+            while pool.stats().abandoned_threads > 0 {
+                thread::yield_now();
+            }
+        }
+        let mut ended = BTreeMap::new();
+        for id in ids {
+            let unit = self.repository.unit(self.job, id).unwrap();
+            assert!(unit.status.is_terminal() || unit.status == UnitStatus::Pending, "{id}: {}", unit.status);
+            assert_eq!(unit.accepted_by, None, "{id}");
+            if unit.status.is_terminal() {
+                ended.insert(id.clone(), vec![unit.status]);
+            }
+        }
+        assert_eq!(*self.told.lock().unwrap(), ended);
+        self.watch.assert_nobody_executes();
+        let verification = Verify::new().run(&self.repository).unwrap();
+        assert!(verification.is_clean(), "{verification}");
+    }
+
     /// Waits for a unit, and returns how it left. That is how it is stored, unless it was cancelled later.
     pub(crate) fn assert_resolved(&self, handle: &UnitHandle) -> UnitStatus {
         let (id, status) = (handle.id(), self.status(handle.id()));

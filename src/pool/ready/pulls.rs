@@ -156,13 +156,15 @@ impl State {
     /// Whether a unit may be executed by the worker that it was pulled for, where its session is then.
     fn seat_pulled(&mut self, claimable: &Claimable, worker: WorkerNumber, now_ms: i64) -> bool {
         let Some(tie) = &claimable.tie else { return true };
-        let is_free = !tie.is_strict()
-            || match self.ledger.line.sessions.seat(&tie.key, now_ms) {
-                Seat::Anywhere => true,
-                Seat::On(other) => other == worker,
-                Seat::Behind(_) | Seat::Nowhere => false,
-            };
-        if is_free {
+        // One that crashed while the unit was claimed has said goodbye to its sessions: none may come to it after that.
+        let is_up = self.capacity.is_up(worker);
+        let is_free = match self.ledger.line.sessions.seat(&tie.key, now_ms) {
+            _ if !tie.is_strict() => true,
+            Seat::Anywhere => is_up,
+            Seat::On(other) => other == worker,
+            Seat::Behind(_) | Seat::Nowhere => false,
+        };
+        if is_free && is_up {
             self.ledger.line.settle(tie, worker, now_ms);
         }
         is_free
