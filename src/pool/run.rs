@@ -105,7 +105,7 @@ pub(super) fn close_stuck(core: &Core, cell: &WorkerCell, execution: &Arc<Execut
     if settled.is_thread_back || cell.has_lost_lane(execution) {
         slot::free_stuck(core, cell, execution);
     } else {
-        cell.note_closed(execution);
+        cell.note_closed(&core.ready, execution);
     }
     tell_settled(core, execution, settled);
 }

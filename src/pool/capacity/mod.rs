@@ -167,6 +167,12 @@ impl Capacity {
         usize::try_from(room).unwrap_or(usize::MAX)
     }
 
+    /// How many units a worker has in hand, or is about to get.
+    pub(super) fn load(&self, worker: WorkerNumber) -> usize {
+        let load = self.workers.get(&worker).map_or(0, |known| known.load);
+        usize::try_from(load).unwrap_or(usize::MAX)
+    }
+
     /// How many workers may be started ahead, so that there is room also for those whose places are promised.
     fn startable(&self) -> usize {
         let missing = self.promised().saturating_sub(self.tally.rooms);

@@ -363,9 +363,11 @@ impl WorkerCell {
     }
 
     /// The attempt of a stuck thread has been brought to its end.
-    pub(super) fn note_closed(&self, execution: &Execution) {
-        if let Some(current) = self.state.lock().current_of(execution) {
+    pub(super) fn note_closed(&self, ready: &Ready, execution: &Execution) {
+        let mut state = self.state.lock();
+        if let Some(current) = state.current_of(execution) {
             current.is_closed = true;
+            ready.worker_is_stuck(self.number, state.currents().filter(|current| current.is_closed).count());
         }
     }
 

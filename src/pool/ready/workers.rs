@@ -63,6 +63,16 @@ impl Ready {
         })
     }
 
+    /// So many threads of a worker are stuck, and may never come back. If those are all that keep it from having room nobody need wait
+    /// for it any more; should they come back it takes whatever comes.
+    pub(in crate::pool) fn worker_is_stuck(&self, worker: WorkerNumber, stuck: usize) {
+        self.change(|state, _| {
+            if state.capacity.room(worker) == 0 && state.capacity.load(worker) == stuck {
+                state.ledger.line.sessions.worker_goes(worker);
+            }
+        });
+    }
+
     /// A worker has crashed and has nothing in hand any more: it rests until then.
     pub(in crate::pool) fn rest_tainted(&self, worker: WorkerNumber, until_ms: i64) {
         self.change(|state, wake| {
