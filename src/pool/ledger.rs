@@ -7,6 +7,7 @@ use super::line::{Claimable, Line, Next};
 use super::open_unit::OpenUnit;
 use super::queue::Queue;
 use super::sessions::{Rooms, Turn};
+use crate::attempt::AttemptKey;
 use crate::money::{Charge, Cost, Tokens};
 use crate::unit::{UnitKey, UnitStatus};
 
@@ -177,6 +178,12 @@ impl Ledger {
     /// Whether a worker has an open unit.
     pub(super) fn is_running(&self, key: UnitKey) -> bool {
         self.open.get(&key).is_some_and(|entry| entry.standing == Standing::Running)
+    }
+
+    /// Whether a worker has an open unit in this very attempt.
+    pub(super) fn is_running_in(&self, attempt: AttemptKey) -> bool {
+        let is_in = |entry: &Entry| entry.standing == Standing::Running && entry.attempt_number == attempt.number;
+        self.open.get(&attempt.unit).is_some_and(is_in)
     }
 
     /// Whether an attempt comes after all that are known of an open unit.

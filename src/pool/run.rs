@@ -168,7 +168,7 @@ fn execute(core: &Core, cell: &WorkerCell, execution: &Execution) -> End {
     });
 
     if let Some(tie) = execution.tie.as_ref().filter(|tie| tie.is_strict()) {
-        core.ready.session_goes_on(&tie.key, unit.key);
+        core.ready.session_goes_on(&tie.key, execution.claim.lease.attempt());
     }
     slot::resolve_capacity(core, cell, execution);
     let recording = Recording { core, execution };

@@ -291,9 +291,14 @@ impl Ready {
         })
     }
 
-    /// A unit of a strict session has begun: the next of its session may.
-    pub(in crate::pool) fn session_goes_on(&self, key: &Arc<str>, unit: UnitKey) {
-        self.change(|state, _| state.ledger.line.sessions.begin(key, unit));
+    /// An attempt of a unit of a strict session has begun: the next of its session may. One that was given up meanwhile says nothing
+    /// about the one that follows it.
+    pub(in crate::pool) fn session_goes_on(&self, key: &Arc<str>, attempt: AttemptKey) {
+        self.change(|state, _| {
+            if state.ledger.is_running_in(attempt) {
+                state.ledger.line.sessions.begin(key, attempt.unit);
+            }
+        });
     }
 
     /// A unit of a session was with a worker until now.
