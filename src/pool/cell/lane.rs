@@ -63,11 +63,13 @@ pub(super) struct Lane {
     pub(super) current: Option<Current>,
     /// Whether it has a thread, or is about to have one.
     pub(super) is_open: bool,
+    /// Whether the system has yet to give it that thread. It may not, so only whoever asked for it counts on it.
+    pub(super) is_coming: bool,
 }
 
 impl Lane {
     pub(super) fn new(inbox: Inbox) -> Lane {
-        Lane { inbox, generation: 0, thread: None, current: None, is_open: true }
+        Lane { inbox, generation: 0, thread: None, current: None, is_open: true, is_coming: false }
     }
 
     /// Another thread than before is to be behind it.
@@ -90,6 +92,6 @@ impl Lane {
 
     /// Whether it can be handed an execution.
     pub(super) fn is_free(&self) -> bool {
-        self.is_open && self.current.is_none()
+        self.is_open && !self.is_coming && self.current.is_none()
     }
 }

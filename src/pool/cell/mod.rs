@@ -131,7 +131,7 @@ impl WorkerCell {
         if is_ended {
             return Some(thread);
         }
-        lane.thread = Some(thread);
+        (lane.thread, lane.is_coming) = (Some(thread), false);
         None
     }
 
@@ -167,6 +167,7 @@ impl WorkerCell {
         if state.status != WorkerStatus::Ready {
             return Err(execution);
         }
+        // There is one: whoever needed one more thread comes here only when that is there.
         let Some(lane) = state.lanes.iter_mut().find(|lane| lane.is_free()) else { return Err(execution) };
         if !lane.inbox.put(Task::Run(Arc::clone(&execution))) {
             return Err(execution);
@@ -519,7 +520,7 @@ impl WorkerState {
         threads
     }
 
-    /// One more lane, or one again that had lost its thread.
+    /// One more lane, or one again that had lost its thread. It takes nothing before its thread is there.
     fn add_lane(&mut self) -> Reserved {
         let inbox = Inbox::new();
         let lane =
@@ -528,6 +529,7 @@ impl WorkerState {
             Some(closed) => closed.replace(&inbox),
             None => self.lanes.push(Lane::new(inbox.clone())),
         }
+        self.lanes[lane].is_coming = true;
         Reserved::WithLane { lane: LaneNumber(lane), generation: self.lanes[lane].generation, inbox }
     }
 
