@@ -362,7 +362,13 @@ impl WorkPool {
         self.core.ready.resume(None);
     }
 
-    /// Changes how many workers there may be. If that is fewer than work now, the ones too many end first.
+    /// Changes how many workers there may be.
+    ///
+    /// If that is fewer than there are, some are sent away at once: first those that [rest](WorkPoolBuilder::taint_for) after a crash, then
+    /// idle ones, then those with the fewest units in hand. They take nothing more and end when they are done with what they have; units
+    /// whose session is with them go to another then. Until they have ended the others take so many units fewer: nothing begins that would
+    /// be more than the new number of workers can have in hand, and a place that was promised may become one in line. If the number is
+    /// raised again, others are started.
     ///
     /// # Errors
     ///

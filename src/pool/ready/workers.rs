@@ -13,9 +13,9 @@ impl Ready {
         self.change(|state, _| state.capacity.publish(worker, condition));
     }
 
-    /// A worker is on its way up again, and as good as new.
-    pub(in crate::pool) fn worker_restarts(&self, worker: WorkerNumber) {
-        self.change(|state, _| state.capacity.restart(worker));
+    /// A worker is to be on its way up again, as good as new. `false` if it is on its way out instead.
+    pub(in crate::pool) fn worker_restarts(&self, worker: WorkerNumber) -> bool {
+        self.change(|state, _| state.capacity.restart(worker))
     }
 
     /// It is known how many units a worker can have in hand.
@@ -148,6 +148,7 @@ impl Ready {
         state.abandoned -= usize::from(std::mem::take(&mut state.is_reporter_left_behind));
     }
 
+    /// Changes how many workers there may be. Returns those that are to go and have nothing in hand.
     pub(in crate::pool) fn set_max_workers(&self, max_workers: usize) -> Vec<WorkerNumber> {
         self.change(|state, wake| {
             (wake.all_slots, wake.claimer, wake.supervisor) = (true, true, true);
@@ -157,7 +158,7 @@ impl Ready {
 
     /// All idle workers retire.
     pub(in crate::pool) fn retire_idle(&self) -> Vec<WorkerNumber> {
-        self.change(|state, _| state.capacity.retire_idle(usize::MAX))
+        self.change(|state, _| state.capacity.retire_idle())
     }
 
     /// Threads end, and are to be joined.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use workcrew::{ExecuteError, NewUnit, Refusal, RetryPolicy, Scaling, Stop, UnitStatus, WorkPool};
+use workcrew::{ExecuteError, NewUnit, Refusal, RetryPolicy, Scaling, Stop, UnitStatus, WorkPool, WorkerStatus};
 
 use super::affinities::{StrictFailFast, StrictQueue, begin, crew, crew_of, run, turn};
 use super::stage::{Played, stage_and_starts};
@@ -173,10 +173,11 @@ fn a_session_leaves_an_idle_worker_that_is_sent_away() {
 fn a_session_leaves_a_worker_that_is_one_too_many() {
     let world = World::new();
     let (pool, stage) = crew(&world, 2, StrictQueue);
-    let first = held_up(&pool, &stage);
     let other = begin(&pool, &stage, NewUnit::new("other"));
+    let first = held_up(&pool, &stage);
     pool.set_max_workers(1).unwrap();
     let before = first.worker.clone();
+    assert!(pool.workers().iter().any(|view| view.status == WorkerStatus::ShuttingDown && view.id.as_str() == before));
     drop(first);
     until(|| pool.stats().total_workers == 1);
     assert_quiet(&stage.calls);
