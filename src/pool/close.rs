@@ -111,7 +111,7 @@ fn report_of(ending: Ending, result: &WorkResult, captured: &Captured) -> Attemp
 /// `ending` becomes another.
 fn finish(
     core: &Core,
-    execution: &Execution,
+    execution: &Arc<Execution>,
     ending: &mut Ending,
     mut report: AttemptReport,
 ) -> Result<Closed, RepositoryError> {
@@ -130,7 +130,7 @@ fn finish(
     }
     finished.inspect_err(|error| {
         if !error.is_rejection() {
-            core.keep_for_later(lease, report);
+            core.keep_for_later(execution, report);
         }
     })
 }
@@ -147,7 +147,7 @@ fn without_charges(report: &mut AttemptReport) {
 /// Gives a unit back, and keeps what the attempt used and which session it had.
 fn give_back(
     core: &Core,
-    execution: &Execution,
+    execution: &Arc<Execution>,
     after: Option<Duration>,
     reason: &str,
     captured: &Captured,
@@ -165,7 +165,7 @@ fn give_back(
     patiently(core, &execution.claim.unit.id, || core.repository().release(lease, after, reason)).inspect_err(|error| {
         if !error.is_rejection() {
             // To end an attempt as cancelled that nobody cancelled is to give it back.
-            core.keep_for_later(lease, AttemptReport::cancelled());
+            core.keep_for_later(execution, AttemptReport::cancelled());
         }
     })
 }

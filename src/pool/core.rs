@@ -30,7 +30,7 @@ use crate::clock::{Clock, milliseconds};
 use crate::error::RepositoryError;
 use crate::executor::{CancelToken, Executor};
 use crate::job::Job;
-use crate::lease::{Claim, Lease, OwnerId};
+use crate::lease::{Claim, OwnerId};
 use crate::repository::{Claimant, Repository, Slot};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -64,7 +64,7 @@ pub(super) struct Core {
     /// Tokens of claims whose answer was lost for good.
     pub(super) doubts: Mutex<Vec<i64>>,
     /// Ends of attempts that could not be stored, to be tried again. What does not fit is executed again.
-    unstored: Mutex<Vec<(Lease, AttemptReport)>>,
+    unstored: Mutex<Vec<(Arc<Execution>, AttemptReport)>>,
     is_ending: AtomicBool,
     started: OnceLock<Instant>,
     initialized: OnceLock<Duration>,
@@ -266,7 +266,7 @@ impl Core {
             let released = patiently(self, &lease.unit_id, release).inspect_err(|error| {
                 if !error.is_rejection() {
                     // To end an attempt as cancelled that nobody cancelled is to give it back.
-                    self.keep_for_later(lease, AttemptReport::cancelled());
+                    self.keep_for_later(&execution, AttemptReport::cancelled());
                 }
             });
             if cell.has_ended() {
@@ -298,34 +298,31 @@ impl Core {
     }
 
     /// Keeps an end that could not be stored. While the pool lives its lease is renewed, so there is time.
-    pub(super) fn keep_for_later(&self, lease: &Lease, report: AttemptReport) {
+    pub(super) fn keep_for_later(&self, execution: &Arc<Execution>, report: AttemptReport) {
         let mut unstored = self.unstored.lock().unwrap_or_else(PoisonError::into_inner);
         if unstored.len() < UNSTORED_LIMIT {
-            unstored.push((lease.clone(), report));
+            unstored.push((Arc::clone(execution), report));
         }
     }
 
     /// Tries again to store what could not be stored, and keeps what still cannot.
     pub(super) fn store_unstored(&self) {
         let unstored = std::mem::take(&mut *self.unstored.lock().unwrap_or_else(PoisonError::into_inner));
-        for (lease, report) in unstored {
-            match self.repository().finish(&lease, &report) {
+        for (execution, report) in unstored {
+            let Claim { lease, unit, .. } = &execution.claim;
+            match self.repository().finish(lease, &report) {
                 Ok(closed) => {
                     log::info!("unit {}: its end is stored after all: {}", lease.unit_id, closed.status);
                     if closed.status == UnitStatus::Pending {
                         let until_ms = due_ms(closed.not_before, self.clock.now());
-                        let unit_id = lease.unit_id.as_str();
-                        let claimable = match self.repository().unit(self.job.id, unit_id) {
-                            Ok(unit) => Claimable::of(&unit, self.settings.affinity),
-                            Err(_) => Claimable::default(),
-                        };
-                        self.ready.take_back(lease.attempt(), unit_id, &claimable, until_ms);
+                        let claimable = Claimable::of(unit, self.settings.affinity);
+                        self.ready.take_back(lease.attempt(), lease.unit_id.as_str(), &claimable, until_ms);
                     }
                 }
                 Err(error) if error.is_rejection() => {
                     log::warn!("unit {}: its end came too late: {error}", lease.unit_id);
                 }
-                Err(_) => self.keep_for_later(&lease, report),
+                Err(_) => self.keep_for_later(&execution, report),
             }
         }
     }

@@ -127,7 +127,7 @@ fn not_brought_up(core: &Core, execution: &Execution, reason: &str) -> End {
 }
 
 /// Gives a unit back after a panic of our own.
-pub(super) fn give_up(core: &Core, execution: &Execution) {
+pub(super) fn give_up(core: &Core, execution: &Arc<Execution>) {
     let lease = &execution.claim.lease;
     match panics::contain("giving back", || core.repository().release(lease, None, "its worker panicked")) {
         Some(Ok(_)) => {}
@@ -135,7 +135,7 @@ pub(super) fn give_up(core: &Core, execution: &Execution) {
             log::error!("unit {}: could not be given back: {error}", lease.unit_id);
         }
         // Its lease would be renewed for as long as the pool lives.
-        Some(Err(_)) | None => core.keep_for_later(lease, AttemptReport::cancelled()),
+        Some(Err(_)) | None => core.keep_for_later(execution, AttemptReport::cancelled()),
     }
     if core.ready.unit_leaves(execution.claim.lease.attempt(), Left::Lost).is_none() {
         core.ready.unit_closes(execution.claim.lease.unit, &execution.unit);

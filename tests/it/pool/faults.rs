@@ -1,16 +1,17 @@
 //! Storage that fails: nothing that was paid for is lost, and nothing is done twice.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use workcrew::executor::CancelReason;
-use workcrew::testing::{Fault, Gate, Verb};
+use workcrew::testing::{Fault, FaultyRepository, Gate, Verb};
 use workcrew::{
-    Archive, Completion, ExecuteError, NewUnit, Outcome, Refusal, RepositoryError, StartError, Stop, StopError,
-    UnitStatus, WaitError,
+    Affinity, Archive, Completion, ExecuteError, NewUnit, Outcome, Refusal, Repository, RepositoryError, Scaling,
+    StartError, Stop, StopError, UnitStatus, WaitError, WorkPoolBuilder,
 };
 
 use super::stage::Played;
-use super::{Stage, World, next, stage, tells_outcomes, until};
+use super::{Stage, World, assert_quiet, next, stage, tells_outcomes, until};
 use crate::support::Up as _;
 
 #[test]
@@ -342,4 +343,44 @@ fn an_end_of_the_pool_that_cannot_be_stored_is_told() {
     assert!(matches!(pool.stop(Stop::Drain), Err(StopError::Repository(_))));
     drop(pool);
     assert!(stage.is_gone());
+}
+
+/// A pool whose storage fails once when an end is stored, and does not say that this will pass.
+fn forgetful(world: &World, workers: usize) -> (Arc<FaultyRepository>, WorkPoolBuilder, Stage) {
+    let (part, stage) = stage();
+    let faulty = FaultyRepository::new(world.repository.clone().into()).error(|| RepositoryError::Closed);
+    let faulty = Arc::new(faulty);
+    let builder = world.pool_on(Arc::clone(&faulty) as Arc<dyn Repository>, part);
+    (faulty, builder.scaling(Scaling::Fixed).max_workers(workers), stage)
+}
+
+const BEAT: Duration = Duration::from_secs(15);
+
+#[test]
+fn what_is_tried_again_after_its_end_was_stored_late_keeps_its_session() {
+    let world = World::new();
+    let (faulty, builder, stage) = forgetful(&world, 2);
+    let pool = builder.affinity(Affinity::StrictQueue).up();
+    let turn = |id: &str| NewUnit::new(id).affinity_key("s");
+    pool.enqueue(turn("a"), "go").unwrap();
+    faulty.on(Verb::Finish, Fault::ErrorOnce);
+    stage.next().fail(ExecuteError::retry_after(Duration::from_secs(600), "later"));
+    until(|| pool.stats().lost == 1);
+    // Nothing need be read for that.
+    faulty.on(Verb::Read, Fault::ErrorOnce);
+    world.clock.advance(BEAT);
+    until(|| pool.stats().pending == 1);
+    pool.enqueue(turn("b"), "go").unwrap();
+    assert_quiet(&stage.calls);
+    faulty.heal(Verb::Read);
+    world.clock.advance(Duration::from_secs(600));
+    let calls = ["a", "b"].map(|id| {
+        let call = stage.next();
+        assert_eq!(call.id, id);
+        call.worker.clone()
+    });
+    assert_eq!(calls[0], calls[1]);
+    assert_eq!(pool.wait_for_completion(), Completion::Done);
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
 }
