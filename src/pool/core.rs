@@ -36,7 +36,7 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::unit::{NewUnit, UnitStatus};
 
-/// How many ends of attempts are kept that could not be stored.
+/// How many units are kept that could not be given back.
 const UNSTORED_LIMIT: usize = 1_000;
 
 /// What all threads of a pool share. Everything in it is behind a lock of its own or never changes.
@@ -63,7 +63,8 @@ pub(super) struct Core {
     runs: AtomicU64,
     /// Tokens of claims whose answer was lost for good.
     pub(super) doubts: Mutex<Vec<i64>>,
-    /// Ends of attempts that could not be stored, to be tried again. What does not fit is executed again.
+    /// Ends of attempts that could not be stored, to be tried again: of each place one, and some of units that no worker took. Of those
+    /// what does not fit is executed again.
     unstored: Mutex<Vec<(Arc<Execution>, AttemptReport)>>,
     is_ending: AtomicBool,
     started: OnceLock<Instant>,
@@ -266,7 +267,7 @@ impl Core {
             let released = patiently(self, &lease.unit_id, release).inspect_err(|error| {
                 if !error.is_rejection() {
                     // To end an attempt as cancelled that nobody cancelled is to give it back.
-                    self.keep_for_later(&execution, AttemptReport::cancelled());
+                    self.give_back_later(&execution);
                 }
             });
             if cell.has_ended() {
@@ -297,11 +298,18 @@ impl Core {
         }
     }
 
-    /// Keeps an end that could not be stored. While the pool lives its lease is renewed, so there is time.
+    /// Keeps an end that could not be stored. While the pool lives its lease is renewed, so there is time. Its place stays taken until
+    /// then (`WorkerCell::settle`): the repository has its worker down as busy, and would refuse whatever names that. The worker is not
+    /// ended instead, for that would give the unit back, and an answer that was paid for would be lost.
     pub(super) fn keep_for_later(&self, execution: &Arc<Execution>, report: AttemptReport) {
+        self.unstored.lock().unwrap_or_else(PoisonError::into_inner).push((Arc::clone(execution), report));
+    }
+
+    /// Keeps a unit that no worker took and that could not be given back.
+    fn give_back_later(&self, execution: &Arc<Execution>) {
         let mut unstored = self.unstored.lock().unwrap_or_else(PoisonError::into_inner);
         if unstored.len() < UNSTORED_LIMIT {
-            unstored.push((Arc::clone(execution), report));
+            unstored.push((Arc::clone(execution), AttemptReport::cancelled()));
         }
     }
 
@@ -322,7 +330,13 @@ impl Core {
                 Err(error) if error.is_rejection() => {
                     log::warn!("unit {}: its end came too late: {error}", lease.unit_id);
                 }
-                Err(_) => self.keep_for_later(&execution, report),
+                Err(_) => {
+                    self.keep_for_later(&execution, report);
+                    continue;
+                }
+            }
+            if let Some(cell) = self.registry.get(execution.worker) {
+                slot::free_stored(self, &cell, &execution);
             }
         }
     }

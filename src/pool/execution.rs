@@ -35,7 +35,7 @@ pub(super) struct Execution {
     /// The pool's own number for it.
     pub(super) run: u64,
     /// The worker that it is given to.
-    worker: WorkerNumber,
+    pub(super) worker: WorkerNumber,
     pub(super) claim: Claim,
     /// The session that its unit belongs to.
     pub(super) tie: Option<Tie>,

@@ -439,6 +439,13 @@ pub(super) fn free_stuck(core: &Core, cell: &WorkerCell, execution: &Execution) 
     }
 }
 
+/// Frees the place of a unit whose end could not be stored, and is now or never will be.
+pub(super) fn free_stored(core: &Core, cell: &WorkerCell, execution: &Execution) {
+    if cell.settle_stored(&core.ready, execution, wear(core), core.now_ms()) == Settled::Ends {
+        tell_to_end(core, cell);
+    }
+}
+
 /// Frees a worker's place, on its own thread.
 pub(super) fn free(core: &Core, cell: &WorkerCell, execution: &Execution, after: After) -> Ran {
     match settle(core, cell, execution, after) {

@@ -83,7 +83,12 @@ impl Stopping {
         if self.is_grace_over {
             self.leave_behind(core);
         }
-        for cell in core.registry.snapshot() {
+        let cells = core.registry.snapshot();
+        if cells.iter().any(|cell| cell.is_stuck()) {
+            // What is not stored now is given back with its worker.
+            core.store_unstored();
+        }
+        for cell in cells {
             // Their attempts have ended, and nobody knows when they come back.
             if cell.is_stuck() {
                 leave(core, &cell, Spare::Nobody);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::words::After;
 use crate::pool::execution::Execution;
 use crate::pool::inbox::Inbox;
 use crate::pool::ledger::Left;
@@ -38,6 +39,8 @@ pub(super) struct Current {
     pub(super) is_closed: bool,
     /// How its unit leaves if the pool stops, once the end is stored or cannot be.
     pub(super) stored: Option<Left>,
+    /// What its worker does after it, if its thread is done and its place is kept only until the end is stored.
+    pub(super) kept: Option<After>,
 }
 
 impl Current {
@@ -49,6 +52,7 @@ impl Current {
             is_reporting: false,
             is_closed: false,
             stored: None,
+            kept: None,
         }
     }
 }

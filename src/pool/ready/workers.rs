@@ -63,6 +63,11 @@ impl Ready {
         })
     }
 
+    /// A worker is done with a unit whose end could not be stored, and keeps its place for that. If the pool stops it does not wait for it.
+    pub(in crate::pool) fn place_is_kept(&self) {
+        self.change(|state, wake| wake.supervisor = state.phase == PoolPhase::Draining);
+    }
+
     /// So many threads of a worker are stuck, and may never come back. If those are all that keep it from having room nobody need wait
     /// for it any more; should they come back it takes whatever comes.
     pub(in crate::pool) fn worker_is_stuck(&self, worker: WorkerNumber, stuck: usize) {
