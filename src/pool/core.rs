@@ -259,7 +259,7 @@ impl Core {
     pub(super) fn hand_over(&self, cell: &WorkerCell, claim: Claim, unit: &Arc<OpenUnit>) {
         let execution = Arc::new(Execution::new(self, cell.number, claim, Arc::clone(unit)));
         if let Some(tie) = &execution.tie {
-            homes::settle_in(self, &tie.key, &cell.id);
+            homes::settle_in(self, &tie.key, cell.number);
         }
         if let Err(execution) = cell.hand_over(execution) {
             let lease = &execution.claim.lease;

@@ -298,9 +298,8 @@ impl Recorder for Recording<'_> {
         self.execution.told().session_id = Some(session_id.to_owned());
         // Whoever carries it on is best off where it is.
         let key = Arc::from(session_id);
-        if self.core.ready.session_is_on(&key, self.execution.worker, self.core.now_ms()) {
-            homes::settle_in(self.core, &key, &self.execution.claim.lease.worker_id);
-        }
+        self.core.ready.session_is_on(&key, self.execution.worker, self.core.now_ms());
+        homes::settle_in(self.core, &key, self.execution.worker);
         self.progress(&Progress::default().session(session_id));
     }
 

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::capacity::WorkerNumber;
 use super::core::Core;
 use super::error::Refusal;
 use super::line::Claimable;
@@ -33,10 +34,14 @@ pub(super) fn move_in(core: &Core, claimable: &Claimable) -> Result<Option<Stay>
     })
 }
 
-/// A unit of a session is given to a worker, or the worker has told that it is in it: others find it there from now on.
-pub(super) fn settle_in(core: &Core, key: &Arc<str>, worker_id: &WorkerId) {
-    if let Some(homes) = &core.homes {
-        homes.residences.settle(key, &homes.resident(core), worker_id, core.in_ms(core.settings.affinity_ttl));
+/// A unit of a session is given to a worker, or the worker has told that it is in it: others find it there from now on, if it is. A hint
+/// does not take a session with it that is in use elsewhere.
+pub(super) fn settle_in(core: &Core, key: &Arc<str>, worker: WorkerNumber) {
+    if let Some(homes) = &core.homes
+        && core.ready.is_session_on(key, worker)
+    {
+        let until_ms = core.in_ms(core.settings.affinity_ttl);
+        homes.residences.settle(key, &homes.resident(core), &worker.id(), until_ms);
     }
 }
 

@@ -144,6 +144,11 @@ impl Sessions {
         self.by_key.get(key).filter(|session| !session.is_worker_gone)?.worker
     }
 
+    /// Whether a session is on this very worker, or is remembered to have been.
+    pub(super) fn is_on(&self, key: &str, worker: WorkerNumber) -> bool {
+        self.by_key.get(key).is_some_and(|session| session.worker == Some(worker))
+    }
+
     /// Where a strict unit goes that comes now.
     pub(super) fn seat(&mut self, key: &str, now_ms: i64) -> Seat {
         self.forget(now_ms);

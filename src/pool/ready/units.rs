@@ -280,15 +280,18 @@ impl Ready {
         });
     }
 
-    /// A worker has told which session it is in. That counts, as is said, unless it takes nothing any more.
-    pub(in crate::pool) fn session_is_on(&self, key: &Arc<str>, worker: WorkerNumber, now_ms: i64) -> bool {
+    /// A worker has told which session it is in. That counts unless it takes nothing any more.
+    pub(in crate::pool) fn session_is_on(&self, key: &Arc<str>, worker: WorkerNumber, now_ms: i64) {
         self.change(|state, _| {
-            let is_up = state.capacity.is_up(worker);
-            if is_up {
+            if state.capacity.is_up(worker) {
                 state.ledger.line.sessions.visit(key, worker, now_ms);
             }
-            is_up
-        })
+        });
+    }
+
+    /// Whether a session is on this very worker.
+    pub(in crate::pool) fn is_session_on(&self, key: &str, worker: WorkerNumber) -> bool {
+        self.state.lock().ledger.line.sessions.is_on(key, worker)
     }
 
     /// An attempt of a unit of a strict session has begun: the next of its session may. One that was given up meanwhile says nothing

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use workcrew::{Affinity, Archive, NewUnit, PoolSet, Refusal, RetryPolicy, Stop, SubmitError, UnitStatus};
+use workcrew::{Affinity, Archive, NewUnit, PoolSet, Refusal, RetryPolicy, Scaling, Stop, SubmitError, UnitStatus};
 
 use super::{Stage, World, stage};
 use crate::support::Up;
@@ -213,6 +213,32 @@ fn a_session_whose_worker_has_ended_can_be_taken_elsewhere_at_once() {
     drop(b.next());
     set.wait_for_completion();
     assert_eq!(set.home_of("s").unwrap().0, "b");
+    set.stop(Stop::Drain);
+    world.assert_clean_after_crashes();
+}
+
+#[test]
+fn a_hint_on_another_worker_does_not_make_the_set_forget_where_a_session_lives() {
+    // 001-F3
+    let world = World::new();
+    let ((first, a), (second, _b)) = (stage(), stage());
+    let pool = |part| world.pool(part).scaling(Scaling::Fixed).max_workers(2).affinity(Affinity::StrictQueue);
+    let set = PoolSet::builder().pool("a", pool(first)).pool("b", pool(second)).start().unwrap();
+    assert!(set.await_init_complete().into_values().all(|answer| answer.is_ok()));
+    let strict = set.enqueue_to("a", of_session("1", "s"), "go").unwrap();
+    let home = a.next();
+    let hint = of_session("2", "s").affinity(Affinity::Hint).max_retries(0);
+    let hint = set.enqueue_to("a", hint, "go").unwrap();
+    let visitor = a.next();
+    assert_ne!(visitor.worker, home.worker);
+    visitor.act(|call| call.session("s"));
+    assert_eq!(set.home_of("s").unwrap().1.as_str(), home.worker);
+    visitor.fail(workcrew::ExecuteError::broken("it fell"));
+    hint.wait().unwrap();
+    super::until(|| set.pool("a").unwrap().stats().idle_workers == 1);
+    home.succeed("done");
+    strict.wait().unwrap();
+    assert_eq!(elsewhere(&set.enqueue_to("b", of_session("3", "s"), "go").unwrap_err()).0, "a");
     set.stop(Stop::Drain);
     world.assert_clean_after_crashes();
 }
