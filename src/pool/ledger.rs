@@ -49,6 +49,14 @@ struct Entry {
 }
 
 impl Entry {
+    /// When it is looked at, if it waits for its time.
+    fn until_ms(&self) -> Option<i64> {
+        match self.standing {
+            Standing::Waiting { until_ms } => Some(until_ms),
+            Standing::Running | Standing::Due | Standing::Picked => None,
+        }
+    }
+
     /// Where it stands in line.
     fn turn(&self) -> Turn {
         match self.standing {
@@ -102,6 +110,8 @@ pub(super) struct Ledger {
     submitting: HashMap<String, Submission>,
     /// Units that others execute and somebody here waits for.
     watched: HashMap<UnitKey, Weak<OpenUnit>>,
+    /// Alarms of units that waited for their time and do not any more.
+    idle_alarms: Vec<(UnitKey, i64)>,
     pub(super) totals: Totals,
 }
 
@@ -114,6 +124,7 @@ impl Ledger {
             reporting: HashMap::new(),
             submitting: HashMap::new(),
             watched: HashMap::new(),
+            idle_alarms: Vec::new(),
             totals: Totals::default(),
         }
     }
@@ -208,8 +219,11 @@ impl Ledger {
             Entry { unit, claimable: claimable.clone(), standing, was_due: false, attempt_number }
         });
         if entry.attempt_number <= attempt_number {
+            let before_ms = entry.until_ms();
             entry.standing = standing;
             entry.attempt_number = attempt_number;
+            let idle_ms = before_ms.filter(|_| entry.until_ms() != before_ms);
+            self.idle_alarms.extend(idle_ms.map(|at_ms| (key, at_ms)));
             self.line.stand(key, &entry.claimable, entry.turn());
             if standing == Standing::Running {
                 self.queue.leave(key);
@@ -281,6 +295,11 @@ impl Ledger {
         }
     }
 
+    /// The alarms of units that need not ring any more.
+    pub(super) fn take_idle_alarms(&mut self) -> Vec<(UnitKey, i64)> {
+        std::mem::take(&mut self.idle_alarms)
+    }
+
     /// The units that are due, or about to be claimed.
     pub(super) fn due(&self) -> Vec<UnitKey> {
         let is_due = |entry: &Entry| matches!(entry.standing, Standing::Due | Standing::Picked);
@@ -313,7 +332,9 @@ impl Ledger {
     /// before, or if a later attempt has begun.
     pub(super) fn leave(&mut self, key: UnitKey, attempt_number: u32, left: Left) -> Option<Arc<OpenUnit>> {
         self.open.get(&key).filter(|entry| entry.attempt_number <= attempt_number)?;
-        let Entry { unit, claimable, .. } = self.open.remove(&key)?;
+        let entry = self.open.remove(&key)?;
+        self.idle_alarms.extend(entry.until_ms().map(|at_ms| (key, at_ms)));
+        let Entry { unit, claimable, .. } = entry;
         self.line.stand(key, &claimable, Turn::None);
         self.queue.leave(key);
         if let Some(submission) = self.submitting.get_mut(unit.id()) {

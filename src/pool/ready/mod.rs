@@ -205,6 +205,9 @@ impl Ready {
         for (unit, at_ms) in state.ledger.queue.take_idle_alarms() {
             state.timers.clear(at_ms, Alarm::QueueTimeout(unit));
         }
+        for (unit, at_ms) in state.ledger.take_idle_alarms() {
+            state.timers.clear(at_ms, Alarm::Retry(unit));
+        }
         // There is room also when what had precedence is gone.
         let after = state.outlook();
         wake.slot |= !before.has_room_for_new && after.has_room_for_new;
@@ -361,7 +364,32 @@ impl Ready {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::attempt::AttemptKey;
+    use crate::pool::ledger::Left;
+    use crate::pool::line::Claimable;
     use crate::pool::scaling::Scaling;
+    use crate::unit::{UnitKey, UnitStatus};
+
+    #[test]
+    fn a_unit_that_need_not_wait_for_its_time_any_more_leaves_no_alarm() {
+        let ready = ready(1);
+        ready.state.lock().phase = PoolPhase::Running;
+        let waits = |until_ms| {
+            let claimable = Claimable::default();
+            ready.take_back(AttemptKey { unit: UnitKey(1), number: 1 }, "a", &claimable, until_ms);
+        };
+        waits(10);
+        waits(20);
+        assert_eq!(ready.next_alarm_ms(), Some(20), "it waits for another time");
+        waits(20);
+        assert_eq!(ready.next_alarm_ms(), Some(20), "for the same");
+        ready.unit_leaves(AttemptKey { unit: UnitKey(1), number: 1 }, Left::Ended(UnitStatus::Cancelled)).unwrap();
+        assert_eq!(ready.next_alarm_ms(), None);
+        waits(30);
+        let worker = ready.busy_worker();
+        ready.claimed(AttemptKey { unit: UnitKey(1), number: 2 }, "a", &Claimable::default(), worker).unwrap();
+        assert_eq!(ready.next_alarm_ms(), None, "it runs");
+    }
 
     /// The state of a pool that has not begun.
     pub(in crate::pool) fn ready(max_workers: usize) -> Ready {
