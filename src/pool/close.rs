@@ -63,6 +63,10 @@ pub(super) fn close(
         homes::stayed(core, &tie.key, &cell.id);
     }
     let captured = execution.capture(core, &end.result);
+    if let Some(session_id) = &captured.session_id {
+        // Once more, if it was told before: it is remembered from the end on.
+        execution.tell_session(core, session_id);
+    }
     let closed = match &mut end.how {
         How::Finish(ending) => finish(core, execution, ending, report_of(ending.clone(), &end.result, &captured)),
         How::Release { after, reason } => give_back(core, execution, *after, reason, &captured),
@@ -86,6 +90,9 @@ pub(super) fn close(
             Settled { left: is_news.then_some(left), until_ms: None, is_thread_back: false }
         }
     };
+    if settled.left.is_none() {
+        execution.unit.stay_told(None);
+    }
     settled.is_thread_back = back.is_some();
     settled
 }

@@ -145,6 +145,18 @@ impl Execution {
         }
     }
 
+    /// It is in this session: whoever carries it on is best off where it is. What is told too late counts for nothing.
+    pub(super) fn tell_session(&self, core: &Core, session_id: &str) {
+        if session_id.is_empty() {
+            return;
+        }
+        let key = Arc::from(session_id);
+        if core.ready.tell_session(self.claim.lease.attempt(), &key, self.worker, core.now_ms()) {
+            homes::settle_in(core, &key, self.worker);
+            self.unit.stay_told(homes::stay_told(core, &key, self.worker));
+        }
+    }
+
     /// Its thread has come back after the attempt was taken from it. What it reports waits until the attempt is closed; if
     /// it is, the report is given back.
     pub(super) fn came_back(&self, report: Option<Box<AttemptReport>>) -> ComeBack {
@@ -296,10 +308,7 @@ impl Recorder for Recording<'_> {
 
     fn session(&self, session_id: &str) {
         self.execution.told().session_id = Some(session_id.to_owned());
-        // Whoever carries it on is best off where it is.
-        let key = Arc::from(session_id);
-        self.core.ready.session_is_on(&key, self.execution.worker, self.core.now_ms());
-        homes::settle_in(self.core, &key, self.execution.worker);
+        self.execution.tell_session(self.core, session_id);
         self.progress(&Progress::default().session(session_id));
     }
 

@@ -45,6 +45,12 @@ pub(super) fn settle_in(core: &Core, key: &Arc<str>, worker: WorkerNumber) {
     }
 }
 
+/// A unit of this pool has told that it is in a session which is with its worker: that lives here until what is returned is dropped.
+pub(super) fn stay_told(core: &Core, key: &Arc<str>, worker: WorkerNumber) -> Option<Stay> {
+    let homes = core.homes.as_ref().filter(|_| core.ready.is_session_on(key, worker))?;
+    homes.residences.enter(key, &homes.resident(core), core.now_ms()).ok()
+}
+
 /// A unit of a session was with a worker until now, from when on that is remembered.
 pub(super) fn stayed(core: &Core, key: &Arc<str>, worker_id: &WorkerId) {
     if let Some(homes) = &core.homes {

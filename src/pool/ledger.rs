@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
 
+use super::capacity::WorkerNumber;
 use super::line::{Claimable, Line, Next};
 use super::open_unit::OpenUnit;
 use super::queue::Queue;
@@ -46,6 +47,8 @@ struct Entry {
     was_due: bool,
     /// The last attempt that is known of it. What an earlier one has to say comes too late.
     attempt_number: u32,
+    /// The session that it has told of, while a worker has it.
+    told: Option<Arc<str>>,
 }
 
 impl Entry {
@@ -197,6 +200,26 @@ impl Ledger {
         self.open.get(&attempt.unit).is_some_and(is_in)
     }
 
+    /// An attempt tells which session it is in, if it still runs; says whether it does. Of several the last counts.
+    pub(super) fn tell_session(
+        &mut self,
+        attempt: AttemptKey,
+        key: &Arc<str>,
+        worker: WorkerNumber,
+        now_ms: i64,
+    ) -> bool {
+        if !self.is_running_in(attempt) {
+            return false;
+        }
+        let Some(entry) = self.open.get_mut(&attempt.unit) else { return false };
+        let before = entry.told.replace(Arc::clone(key)).filter(|before| before != key);
+        self.line.sessions.tell(key, worker, attempt.unit, now_ms);
+        if let Some(before) = before {
+            self.line.sessions.end_telling(&before, attempt.unit);
+        }
+        true
+    }
+
     /// Whether an attempt comes after all that are known of an open unit.
     pub(super) fn is_later(&self, key: UnitKey, attempt_number: u32) -> bool {
         self.open.get(&key).is_some_and(|entry| entry.attempt_number < attempt_number)
@@ -216,9 +239,14 @@ impl Ledger {
             // What was another's, and waited for, is this pool's now.
             let watched = self.watched.remove(&key).and_then(|watched| watched.upgrade());
             let unit = watched.unwrap_or_else(|| Arc::clone(unit));
-            Entry { unit, claimable: claimable.clone(), standing, was_due: false, attempt_number }
+            Entry { unit, claimable: claimable.clone(), standing, was_due: false, attempt_number, told: None }
         });
         if entry.attempt_number <= attempt_number {
+            if (entry.standing, entry.attempt_number) != (standing, attempt_number)
+                && let Some(told) = entry.told.take()
+            {
+                self.line.sessions.end_telling(&told, key);
+            }
             let before_ms = entry.until_ms();
             entry.standing = standing;
             entry.attempt_number = attempt_number;
@@ -242,6 +270,9 @@ impl Ledger {
         let Some(entry) = self.open.get_mut(&key).filter(is_of_attempt) else { return false };
         entry.standing = Standing::Waiting { until_ms };
         self.line.stand(key, &entry.claimable, entry.turn());
+        if let Some(told) = entry.told.take() {
+            self.line.sessions.end_telling(&told, key);
+        }
         true
     }
 
@@ -334,8 +365,11 @@ impl Ledger {
         self.open.get(&key).filter(|entry| entry.attempt_number <= attempt_number)?;
         let entry = self.open.remove(&key)?;
         self.idle_alarms.extend(entry.until_ms().map(|at_ms| (key, at_ms)));
-        let Entry { unit, claimable, .. } = entry;
+        let Entry { unit, claimable, told, .. } = entry;
         self.line.stand(key, &claimable, Turn::None);
+        if let Some(told) = told {
+            self.line.sessions.end_telling(&told, key);
+        }
         self.queue.leave(key);
         if let Some(submission) = self.submitting.get_mut(unit.id()) {
             submission.changes += 1;

@@ -68,6 +68,8 @@ struct Session {
     taking: usize,
     /// Calls that bring one into the line.
     entering: usize,
+    /// Units with its worker that have told that they are in it. While they are executed it is not forgotten.
+    told_by: HashSet<UnitKey>,
     /// What waits, and whether it is due.
     line: BTreeMap<Order, bool>,
     /// Where the first of those is filed, if it can go.
@@ -100,6 +102,9 @@ impl Session {
 
     /// Is on a worker from now on.
     fn sit(&mut self, worker: WorkerNumber) {
+        if self.worker != Some(worker) {
+            self.told_by.clear();
+        }
         (self.worker, self.is_worker_gone) = (Some(worker), false);
     }
 
@@ -180,12 +185,35 @@ impl Sessions {
 
     /// A unit with this key that is not strict goes to a worker. Those that are keep their session where it is.
     pub(super) fn visit(&mut self, key: &Arc<str>, worker: WorkerNumber, now_ms: i64) {
+        self.visit_then(key, worker, now_ms, |_| {});
+    }
+
+    /// A unit tells that it is in this session, as long as a worker executes it: whoever carries it on goes there.
+    pub(super) fn tell(&mut self, key: &Arc<str>, worker: WorkerNumber, unit: UnitKey, now_ms: i64) {
+        self.visit_then(key, worker, now_ms, |session| {
+            if session.worker == Some(worker) {
+                session.told_by.insert(unit);
+            }
+        });
+    }
+
+    /// A unit that told of this session is not executed any more, or is in another by now.
+    pub(super) fn end_telling(&mut self, key: &Arc<str>, unit: UnitKey) {
+        if self.by_key.contains_key(key) {
+            self.change(key, None, |session| {
+                session.told_by.remove(&unit);
+            });
+        }
+    }
+
+    fn visit_then(&mut self, key: &Arc<str>, worker: WorkerNumber, now_ms: i64, then: impl FnOnce(&mut Session)) {
         // Before, not after: this one may have no unit yet that holds it. What a worker tells of nobody need ever ask for.
         self.forget(now_ms);
         self.change(key, Some(now_ms), |session| {
             if !session.is_in_use() {
                 session.sit(worker);
             }
+            then(session);
         });
     }
 
@@ -292,14 +320,15 @@ impl Sessions {
         change(session);
         session.leave_worker();
         let (after, is_in_use, used_ms) = (session.worker, session.is_in_use(), session.used_ms);
-        session.is_remembered = !is_in_use && after.is_some();
+        session.is_remembered = !is_in_use && after.is_some() && session.told_by.is_empty();
+        let is_remembered = session.is_remembered;
         if before != after {
             self.move_between(key, before, after);
         }
         self.file(key);
-        if !is_in_use && after.is_some() {
+        if is_remembered {
             self.remembered.insert((used_ms, Arc::clone(key)));
-        } else if !is_in_use {
+        } else if !is_in_use && after.is_none() {
             self.by_key.remove(key);
         }
     }
@@ -511,6 +540,24 @@ mod tests {
         sessions.stand(&s, order(1), Turn::None);
         sessions.visit(&s, W2, 0);
         assert_eq!(sessions.worker_of("s", 0), Some(W2));
+    }
+
+    #[test]
+    fn a_session_that_was_told_of_is_not_forgotten_while_that_unit_is_executed() {
+        let (mut sessions, s, unit) = (Sessions::new(1_000), key("s"), UnitKey(1));
+        sessions.tell(&s, W1, unit, 0);
+        assert_eq!(sessions.worker_of("s", 9_000), Some(W1));
+        sessions.tell(&s, W1, unit, 9_000);
+        sessions.end_telling(&s, unit);
+        assert_eq!((sessions.worker_of("s", 9_999), sessions.worker_of("s", 10_000)), (Some(W1), None));
+        sessions.end_telling(&s, unit);
+        sessions.tell(&s, W1, unit, 20_000);
+        sessions.visit(&s, W2, 20_000);
+        assert_eq!((sessions.worker_of("s", 20_999), sessions.worker_of("s", 21_000)), (Some(W2), None), "it moved");
+        sessions.tell(&s, W1, unit, 30_000);
+        sessions.worker_goes(W1);
+        assert_eq!(sessions.worker_of("s", 30_000), None);
+        assert!(sessions.by_key.is_empty() && sessions.by_worker.is_empty() && sessions.remembered.is_empty());
     }
 
     #[test]

@@ -280,13 +280,15 @@ impl Ready {
         });
     }
 
-    /// A worker has told which session it is in. That counts unless it takes nothing any more.
-    pub(in crate::pool) fn session_is_on(&self, key: &Arc<str>, worker: WorkerNumber, now_ms: i64) {
-        self.change(|state, _| {
-            if state.capacity.is_up(worker) {
-                state.ledger.line.sessions.visit(key, worker, now_ms);
-            }
-        });
+    /// An attempt has told which session it is in. That counts if it still runs, unless its worker takes nothing any more. Says whether it does.
+    pub(in crate::pool) fn tell_session(
+        &self,
+        attempt: AttemptKey,
+        key: &Arc<str>,
+        worker: WorkerNumber,
+        now_ms: i64,
+    ) -> bool {
+        self.change(|state, _| state.capacity.is_up(worker) && state.ledger.tell_session(attempt, key, worker, now_ms))
     }
 
     /// Whether a session is on this very worker.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use workcrew::{
     Affinity, CapacityStrategy, NewUnit, Refusal, Scaling, Stop, SubmitError, UnitHandle, UnitStatus, WorkPool,
-    WorkPoolBuilder,
+    WorkPoolBuilder, WorkResult,
 };
 
 use super::queue::{enqueue, is_unknown, one_by_one};
@@ -273,6 +273,84 @@ fn a_session_is_not_forgotten_while_it_is_in_use_nor_right_after() {
     assert_eq!(run(&pool, &stage, turn("c", "s")), home, "it has just ended");
     world.clock.advance(TTL);
     assert_ne!(run(&pool, &stage, turn("d", "s")), home);
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
+
+#[test]
+fn a_session_that_was_told_of_is_remembered_from_the_end_of_its_unit_on() {
+    const TTL: Duration = Duration::from_secs(60);
+    const MOMENT: Duration = Duration::from_millis(1);
+    let tells: [fn(Played); 2] = [
+        |call| {
+            call.act(|call| call.session("x"));
+            call.succeed("done");
+        },
+        |call| call.end(|_| Ok(WorkResult::empty().session("x"))),
+    ];
+    for mode in MODES {
+        for tell in tells {
+            let world = World::new();
+            let (part, stage) = stage();
+            let pool = crew_of(world.pool(part), 2, mode).affinity_ttl(TTL).up();
+            let first = begin(&pool, &stage, NewUnit::new("a"));
+            let home = first.worker.clone();
+            tell(first);
+            until(|| pool.stats().idle_workers == 2);
+            world.clock.advance(TTL - MOMENT);
+            assert_eq!(run(&pool, &stage, NewUnit::new("b").resume_session("x")), home, "{mode:?}");
+            world.clock.advance(TTL);
+            assert_ne!(run(&pool, &stage, NewUnit::new("c").resume_session("x")), home, "{mode:?}");
+            pool.stop(Stop::Drain).unwrap();
+            world.assert_clean();
+        }
+    }
+}
+
+#[test]
+fn a_session_that_was_told_of_is_not_forgotten_while_its_unit_is_executed_nor_right_after() {
+    const TTL: Duration = Duration::from_secs(60);
+    let world = World::new();
+    let (part, stage) = stage();
+    let pool = crew_of(world.pool(part), 3, StrictQueue).affinity_ttl(TTL).up();
+    let first = begin(&pool, &stage, NewUnit::new("a"));
+    let home = first.worker.clone();
+    first.act(|call| call.session("x"));
+    world.clock.advance(3 * TTL);
+    let waiting = pool.enqueue(NewUnit::new("b").resume_session("x"), "go").unwrap();
+    assert_eq!((pool.stats().queue_size, pool.stats().idle_workers), (1, 2), "it is executed");
+    assert_quiet(&stage.calls);
+    drop(first);
+    assert_eq!(stage.next().worker, home);
+    waiting.wait().unwrap();
+
+    let told = begin(&pool, &stage, NewUnit::new("c"));
+    let home = told.worker.clone();
+    told.act(|call| call.session("y"));
+    world.clock.advance(3 * TTL);
+    drop(told);
+    until(|| pool.stats().idle_workers == 3);
+    assert_eq!(run(&pool, &stage, NewUnit::new("d").resume_session("y")), home, "it has just ended");
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
+
+#[test]
+fn what_a_thread_tells_that_was_left_behind_changes_nothing() {
+    const MINUTE: Duration = Duration::from_secs(60);
+    let world = World::new();
+    let (part, stage) = stage();
+    let pool = crew_of(world.pool(part), 2, StrictQueue).timeout(MINUTE).up();
+    let late = begin(&pool, &stage, NewUnit::new("a").max_retries(0));
+    world.clock.advance(MINUTE);
+    late.asked();
+    world.clock.advance(MINUTE);
+    until(|| pool.stats().failed == 1 && pool.stats().idle_workers == 2);
+    let before = late.worker.clone();
+    late.act(|call| call.session("x"));
+    assert_ne!(run(&pool, &stage, NewUnit::new("b").resume_session("x")), before, "the other was idle for longer");
+    drop(late);
+    until(|| pool.stats().abandoned_threads == 0);
     pool.stop(Stop::Drain).unwrap();
     world.assert_clean();
 }

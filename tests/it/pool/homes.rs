@@ -201,6 +201,30 @@ fn a_session_that_an_execution_tells_of_lives_where_that_is() {
 }
 
 #[test]
+fn a_session_that_an_execution_tells_of_is_remembered_from_its_end_on_by_all_pools() {
+    // 001-F3
+    let world = World::new();
+    let (set, [a, b]) = two_pools(&world);
+    let unit = NewUnit::new("1").timeout(Duration::from_secs(3_600));
+    let handle = set.enqueue_to("a", unit, "go").unwrap();
+    let call = a.next();
+    call.act(|call| call.session("s"));
+    // Longer than a session is remembered.
+    world.clock.advance(Duration::from_secs(20 * 60));
+    assert_eq!(elsewhere(&set.enqueue_to("b", of_session("2", "s"), "go").unwrap_err()).0, "a", "it is executed");
+    drop(call);
+    handle.wait().unwrap();
+    world.clock.advance(Duration::from_secs(15 * 60 - 1));
+    assert_eq!(elsewhere(&set.enqueue_to("b", of_session("2", "s"), "go").unwrap_err()).0, "a");
+    world.clock.advance(Duration::from_secs(1));
+    set.enqueue_to("b", of_session("2", "s"), "go").unwrap();
+    drop(b.next());
+    set.wait_for_completion();
+    set.stop(Stop::Drain);
+    world.assert_clean();
+}
+
+#[test]
 fn a_session_whose_worker_has_ended_can_be_taken_elsewhere_at_once() {
     // 001-F3
     let world = World::new();
