@@ -125,6 +125,9 @@ use crate::unit::{NewUnit, UnitStatus};
 /// Why a paused pool starts nothing.
 const PAUSED: &str = "paused";
 
+/// Why a pool stops that nobody has stopped.
+const DROPPED: &str = "it was dropped";
+
 /// A pool of blocking threads that executes the units of one job.
 ///
 /// ```
@@ -422,6 +425,10 @@ impl WorkPool {
         self.stop_until(stop, Some(timeout), &stop.to_string())
     }
 
+    fn stop_when_dropped(&self) -> Stop {
+        Stop::Cancel { grace: self.core.settings.shutdown_grace }
+    }
+
     fn stop_until(&self, stop: Stop, timeout: Option<Duration>, why: &str) -> Result<Summary, StopError> {
         stopping::begin_stop(&self.core, stop, why);
         if inside::is_inside(self.core.number) || !self.core.ready.wait_stopped(deadline(timeout)) {
@@ -440,8 +447,7 @@ impl WorkPool {
 
 impl Drop for WorkPool {
     fn drop(&mut self) {
-        let grace = self.core.settings.shutdown_grace;
-        if let Err(error) = self.stop_until(Stop::Cancel { grace }, None, "it was dropped") {
+        if let Err(error) = self.stop_until(self.stop_when_dropped(), None, DROPPED) {
             log::error!("{}: {error}", self.core.job.id);
         }
     }

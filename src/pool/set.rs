@@ -23,7 +23,7 @@ use super::handle::UnitHandle;
 use super::ready::{Completion, Ready, Stop};
 use super::residence::{REMEMBERED_LIMIT, Residences};
 use super::stats::{PoolPhase, PoolStats, Summary};
-use super::{WorkPool, deadline, inside, panics, stopping};
+use super::{DROPPED, WorkPool, deadline, inside, panics, stopping};
 use crate::clock::Clock;
 use crate::prompt::Prompt;
 use crate::unit::{NewUnit, check_name, shortened};
@@ -294,12 +294,19 @@ impl PoolSet {
 
     fn stop_until(&self, stop: Stop, until: Option<Instant>) -> BTreeMap<String, Result<Summary, StopError>> {
         let why = stop.to_string();
-        for (_, pool) in self.built() {
-            stopping::begin_stop(&pool.core, stop, &why);
-        }
+        self.begin_stop(|_| stop, &why);
         let until = if self.is_inside() { Some(Instant::now()) } else { until };
         let left = || until.map(|until| until.saturating_duration_since(Instant::now()));
         self.built().map(|(name, pool)| (name.to_owned(), pool.stop_until(stop, left(), &why))).collect()
+    }
+
+    /// All begin to stop before any has to wait for its repository, which may not answer.
+    fn begin_stop(&self, stop: impl Fn(&WorkPool) -> Stop, why: &str) {
+        let pools = || self.built().map(|(_, pool)| pool);
+        let marked: Vec<_> = pools().map(|pool| stopping::mark_stop(&pool.core, stop(pool), why)).collect();
+        for (pool, waiting) in pools().zip(marked) {
+            stopping::leave_waiting(&pool.core, waiting);
+        }
     }
 
     /// The pools that were built, whatever became of them.
@@ -316,10 +323,7 @@ impl PoolSet {
 impl Drop for PoolSet {
     fn drop(&mut self) {
         // Each is waited for when it is dropped itself, and by then all have begun.
-        for (_, pool) in self.built() {
-            let grace = pool.core.settings.shutdown_grace;
-            stopping::begin_stop(&pool.core, Stop::Cancel { grace }, "it was dropped");
-        }
+        self.begin_stop(WorkPool::stop_when_dropped, DROPPED);
     }
 }
 

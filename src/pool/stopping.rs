@@ -8,6 +8,7 @@ use super::cell::{LeftBehind, Spare, WorkerCell};
 use super::core::Core;
 use super::execution::Execution;
 use super::ledger::Left;
+use super::open_unit::OpenUnit;
 use super::ready::Stop;
 use super::stats::PoolStats;
 use super::supervisor::{Helpers, join};
@@ -20,15 +21,25 @@ const REPORTER_PATIENCE: Duration = Duration::from_millis(250);
 
 /// Begins to stop a pool. What waits is left PENDING.
 pub(super) fn begin_stop(core: &Core, stop: Stop, why: &str) {
+    leave_waiting(core, mark_stop(core, stop, why));
+}
+
+/// From now on the pool takes and begins nothing. Returns what waits, which is to [leave](leave_waiting).
+pub(super) fn mark_stop(core: &Core, stop: Stop, why: &str) -> Vec<Arc<OpenUnit>> {
     let stats = core.ready.stats();
-    let (left, is_news) = core.ready.begin_stop(stop);
+    let (waiting, is_news) = core.ready.begin_stop(stop);
     if is_news {
         log_stop(core, &stats, why);
     }
-    if !left.is_empty() {
+    waiting
+}
+
+/// What waits is let go, for which the repository has to answer, and then left PENDING.
+pub(super) fn leave_waiting(core: &Core, waiting: Vec<Arc<OpenUnit>>) {
+    if !waiting.is_empty() {
         let_go(core);
     }
-    for unit in left {
+    for unit in waiting {
         unit.leave(Left::Pending);
     }
 }

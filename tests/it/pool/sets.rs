@@ -643,6 +643,35 @@ fn a_pool_that_takes_its_time_to_stop_keeps_no_other_running() {
 }
 
 #[test]
+fn a_repository_that_does_not_answer_keeps_no_other_pool_from_hearing_of_the_end() {
+    let stop = |set: PoolSet| drop(set.stop(Stop::Cancel { grace: Duration::from_secs(5) }));
+    for end in [stop, drop] {
+        let world = World::new();
+        let ((one, first), (two, second)) = (stage(), stage());
+        let (faulty, silent) = world.faulty_pool(one);
+        let builder = PoolSet::builder().pool("silent", silent.max_workers(1)).pool("other", world.pool(two));
+        let set = builder.start().unwrap();
+        set.await_init_complete();
+        // What waits in line is to be let go.
+        let silent = ["a", "b"].map(|id| set.enqueue(NewUnit::new(id), "go").unwrap());
+        set.enqueue_to("other", NewUnit::new("c"), "go").unwrap();
+        let (call, other) = (first.next(), second.next());
+        let gate = Gate::closed();
+        faulty.on(Verb::LetGo, Fault::Gate(gate.clone()));
+        thread::scope(|threads| {
+            threads.spawn(move || end(set));
+            gate.wait_for(1);
+            assert_eq!(other.asked(), CancelReason::Shutdown);
+            assert!(!silent[1].is_done());
+            gate.open();
+            drop((call, other));
+        });
+        assert!(matches!(silent[1].wait(), Err(WaitError::LeftPending)));
+        world.assert_clean();
+    }
+}
+
+#[test]
 fn a_stop_that_cannot_be_stored_is_told_of_one_pool_and_the_others_end() {
     let world = World::new();
     let (faulty, failing) = world.faulty_pool(stage().0);
