@@ -119,6 +119,7 @@ use crate::process::Process;
 use crate::prompt::Prompt;
 use crate::repository::{By, CancelAnswer, Repository};
 use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::thread::{self, JoinHandle};
 use crate::unit::{NewUnit, UnitStatus};
 
@@ -157,6 +158,8 @@ pub struct WorkPool {
     /// What is called before the first worker starts, until it is.
     init_hook: Mutex<Option<Box<dyn InitHook>>>,
     supervisor: Mutex<Option<JoinHandle<()>>>,
+    /// Whether nobody waits for its end when it is dropped.
+    is_left: AtomicBool,
 }
 
 impl WorkPool {
@@ -170,7 +173,8 @@ impl WorkPool {
     }
 
     fn new(core: Arc<Core>, init_hook: Option<Box<dyn InitHook>>) -> WorkPool {
-        WorkPool { core, init_hook: Mutex::new(init_hook), supervisor: Mutex::new(None) }
+        let (supervisor, is_left) = (Mutex::new(None), AtomicBool::new(false));
+        WorkPool { core, init_hook: Mutex::new(init_hook), supervisor, is_left }
     }
 
     /// Starts the pool, and does not wait for it to come up: it registers, takes back what the dead were holding, and starts its threads.
@@ -447,7 +451,8 @@ impl WorkPool {
 
 impl Drop for WorkPool {
     fn drop(&mut self) {
-        if let Err(error) = self.stop_until(self.stop_when_dropped(), None, DROPPED) {
+        let timeout = self.is_left.load(Ordering::Relaxed).then_some(Duration::ZERO);
+        if let Err(error) = self.stop_until(self.stop_when_dropped(), timeout, DROPPED) {
             log::error!("{}: {error}", self.core.job.id);
         }
     }

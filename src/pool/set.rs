@@ -26,6 +26,7 @@ use super::stats::{PoolPhase, PoolStats, Summary};
 use super::{DROPPED, WorkPool, deadline, inside, panics, stopping};
 use crate::clock::Clock;
 use crate::prompt::Prompt;
+use crate::sync::atomic::Ordering;
 use crate::unit::{NewUnit, check_name, shortened};
 use crate::worker::WorkerId;
 
@@ -324,6 +325,10 @@ impl Drop for PoolSet {
     fn drop(&mut self) {
         // Each is waited for when it is dropped itself, and by then all have begun.
         self.begin_stop(WorkPool::stop_when_dropped, DROPPED);
+        // On a thread of one of them none is: two such threads could wait for each other.
+        if self.is_inside() {
+            self.built().for_each(|(_, pool)| pool.is_left.store(true, Ordering::Relaxed));
+        }
     }
 }
 

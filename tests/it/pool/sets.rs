@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::error::Error as _;
 use std::iter::successors;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -740,6 +740,33 @@ fn dropped_without_a_stop_all_pools_end_at_the_same_time() {
     drop(deaf);
     until(|| first.is_gone() && second.is_gone());
     assert_eq!(world.unit("one").attempts_used, 0);
+}
+
+#[test]
+fn dropped_on_a_thread_of_one_of_its_pools_a_set_waits_for_none() {
+    let world = World::new();
+    let ((one, first), (two, second)) = (stage(), stage());
+    let (shared, (tell, dropped)) = (Arc::new(Mutex::new(None::<PoolSet>)), bounded(1));
+    let drops = {
+        let shared = Arc::clone(&shared);
+        world.pool(one).on_unit_complete(move |_, _| {
+            drop(shared.lock().unwrap().take());
+            tell.send(()).unwrap();
+        })
+    };
+    let set = PoolSet::builder().pool("drops", drops).pool("other", world.pool(two)).start().unwrap();
+    set.await_init_complete();
+    set.enqueue_to("other", NewUnit::new("deaf"), "go").unwrap();
+    let deaf = second.next();
+    let handle = set.enqueue(NewUnit::new("a"), "go").unwrap();
+    *shared.lock().unwrap() = Some(set);
+    drop(first.next());
+    assert_eq!(deaf.asked(), CancelReason::Shutdown);
+    next(&dropped);
+    assert_eq!(handle.wait().unwrap().status, UnitStatus::Completed);
+    drop(deaf);
+    until(|| first.is_gone() && second.is_gone());
+    world.assert_clean();
 }
 
 #[test]
