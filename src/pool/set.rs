@@ -188,14 +188,15 @@ impl PoolSet {
         give(self.pool(name), unit.into(), prompt.into(), WorkPool::enqueue)
     }
 
-    /// As [`WorkPool::wait_for_available_slot`] of the default pool; `false` at once if that is broken.
+    /// As [`WorkPool::wait_for_available_slot`] of the default pool; `false` at once if that is broken, and on a thread of any of
+    /// the pools.
     pub fn wait_for_available_slot(&self) -> bool {
-        self.default_pool().is_ok_and(WorkPool::wait_for_available_slot)
+        !self.is_inside() && self.default_pool().is_ok_and(WorkPool::wait_for_available_slot)
     }
 
     /// The same, but for no longer than that.
     pub fn wait_for_available_slot_timeout(&self, timeout: Duration) -> bool {
-        self.default_pool().is_ok_and(|pool| pool.wait_for_available_slot_timeout(timeout))
+        !self.is_inside() && self.default_pool().is_ok_and(|pool| pool.wait_for_available_slot_timeout(timeout))
     }
 
     /// Where what a session or an affinity key stands for is kept: the name of the pool, and the worker that has it.

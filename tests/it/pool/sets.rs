@@ -717,6 +717,36 @@ fn threads_of_the_pools_wait_for_none_of_them() {
 }
 
 #[test]
+fn a_thread_of_one_pool_does_not_wait_for_a_place_in_another() {
+    let world = World::new();
+    let (shared, (tell, told)) = (Arc::new(OnceLock::<PoolSet>::new()), unbounded());
+    let ((one, first), (two, second)) = (stage(), stage());
+    let other = {
+        let shared = Arc::clone(&shared);
+        world.pool(two).on_unit_complete(move |_, _| {
+            let set = shared.get().unwrap();
+            tell.send([set.wait_for_available_slot(), set.wait_for_available_slot_timeout(PATIENCE)]).unwrap();
+        })
+    };
+    let set = PoolSet::builder().pool("full", world.pool(one).max_workers(1)).pool("other", other).start().unwrap();
+    set.await_init_complete();
+    let set = shared.get_or_init(|| set);
+    // Also if there is one: it would be this thread's for a while.
+    for id in ["a", "b"] {
+        set.enqueue_to("other", NewUnit::new(id), "go").unwrap();
+        drop(second.next());
+        assert_eq!(next(&told), [false, false]);
+        assert_eq!(set.stats()["full"].reserved_slots, 0);
+        set.enqueue(NewUnit::new(format!("after {id}")), "go").unwrap();
+    }
+    drop(first.next());
+    drop(first.next());
+    set.wait_for_completion();
+    set.stop(Stop::Drain);
+    world.assert_clean();
+}
+
+#[test]
 fn dropped_without_a_stop_all_pools_end_at_the_same_time() {
     let world = World::new();
     let ((one, first), (two, second)) = (stage(), stage());
