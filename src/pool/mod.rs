@@ -197,7 +197,7 @@ impl WorkPool {
         let failure = match &started {
             Ok(Ok(_)) => None,
             Ok(Err(error)) => Some(error.with_cause()),
-            Err(_) => Some("it panicked".to_owned()),
+            Err(payload) => Some(format!("it panicked: {}", panics::message(&**payload))),
         };
         if let Some(reason) = failure {
             log::info!("{}: the pool `{}` could not be started: {reason}", self.core.job.id, self.label());

@@ -347,6 +347,17 @@ fn a_repository_that_fails_breaks_one_pool_and_no_other() {
 }
 
 #[test]
+fn a_repository_that_panics_breaks_one_pool_and_no_other() {
+    // 001-F1, 001-F22
+    let world = World::new();
+    let faulty = FaultyRepository::new(world.repository.clone().into()).error(|| panic!("no idea"));
+    faulty.on(Verb::RegisterOwner, Fault::ErrorAlways);
+    let broken = world.pool_on(Arc::new(faulty) as Arc<dyn Repository>, stage().0);
+    assert_one_is_broken(&world, broken, "it panicked: no idea", true);
+    world.assert_clean();
+}
+
+#[test]
 fn an_executor_that_panics_when_its_pool_is_built_breaks_one_pool_and_no_other() {
     // 001-F1
     let world = World::new();
