@@ -10,7 +10,7 @@ use super::execution::Execution;
 use super::ledger::Left;
 use super::open_unit::OpenUnit;
 use super::ready::Stop;
-use super::stats::PoolStats;
+use super::stats::{PoolPhase, PoolStats};
 use super::supervisor::{Helpers, join};
 use super::timers::Alarm;
 use super::{claimer, homes, panics, slot};
@@ -54,7 +54,9 @@ pub(super) fn let_go(core: &Core) {
 /// Says once why a pool stops, and what it leaves.
 fn log_stop(core: &Core, stats: &PoolStats, why: &str) {
     let (job, label) = (core.job.id, &core.settings.label);
-    log::info!("{job}: the pool `{label}` stops: {why}");
+    // That it did not come up nobody has asked for.
+    let level = if stats.phase == PoolPhase::InitFailed { log::Level::Warn } else { log::Level::Info };
+    log::log!(level, "{job}: the pool `{label}` stops: {why}");
     log::debug!(
         "{job}: the pool `{label}` stops: initialized {}, workers {}, available {}, busy {}, queued {}, waiters {}",
         core.init_time().is_some(),
