@@ -258,7 +258,7 @@ impl Core {
     pub(super) fn hand_over(&self, cell: &WorkerCell, claim: Claim, unit: &Arc<OpenUnit>) {
         let execution = Arc::new(Execution::new(self, cell.number, claim, Arc::clone(unit)));
         if let Some(tie) = &execution.tie {
-            homes::settle_in(self, &tie.key, &cell.id);
+            homes::settle_in(self, &tie.key, cell.number);
         }
         if let Err(execution) = cell.hand_over(execution) {
             let lease = &execution.claim.lease;
@@ -269,12 +269,9 @@ impl Core {
                     self.keep_for_later(lease, AttemptReport::cancelled());
                 }
             });
-            if cell.has_ended() {
-                homes::worker_ends(self, &cell.id);
-                // The claim has recorded the worker once more.
-                if released.is_ok() {
-                    slot::end_row(self, cell);
-                }
+            // The claim has recorded the worker once more.
+            if cell.has_ended() && released.is_ok() {
+                slot::end_row(self, cell);
             }
             slot::give_back(self, cell, Some(unit));
             match released {

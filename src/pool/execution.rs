@@ -299,7 +299,7 @@ impl Recorder for Recording<'_> {
         // Whoever carries it on is best off where it is.
         let key = Arc::from(session_id);
         if self.core.ready.session_is_on(&key, self.execution.worker, self.core.now_ms()) {
-            homes::settle_in(self.core, &key, &self.execution.claim.lease.worker_id);
+            homes::settle_in(self.core, &key, self.execution.worker);
         }
         self.progress(&Progress::default().session(session_id));
     }

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::capacity::WorkerNumber;
 use super::core::Core;
 use super::error::Refusal;
 use super::line::Claimable;
@@ -33,10 +34,15 @@ pub(super) fn move_in(core: &Core, claimable: &Claimable) -> Result<Option<Stay>
     })
 }
 
-/// A unit of a session is given to a worker, or the worker has told that it is in it: others find it there from now on.
-pub(super) fn settle_in(core: &Core, key: &Arc<str>, worker_id: &WorkerId) {
-    if let Some(homes) = &core.homes {
-        homes.residences.settle(key, &homes.resident(core), worker_id, core.in_ms(core.settings.affinity_ttl));
+/// A unit of a session is given to a worker, or the worker has told that it is in it: others find it there from now on, unless it takes
+/// nothing any more.
+pub(super) fn settle_in(core: &Core, key: &Arc<str>, worker: WorkerNumber) {
+    let Some(homes) = &core.homes else { return };
+    let worker_id = worker.id();
+    homes.residences.settle(key, &homes.resident(core), &worker_id, core.in_ms(core.settings.affinity_ttl));
+    // Looked at only now: if it departs later, this is there to be found by whoever sees it off.
+    if !core.ready.takes_units(worker) {
+        homes.residences.worker_goes(core.number, &worker_id);
     }
 }
 
@@ -47,10 +53,12 @@ pub(super) fn stayed(core: &Core, key: &Arc<str>, worker_id: &WorkerId) {
     }
 }
 
-/// A worker has ended: sessions that were with it may go anywhere.
-pub(super) fn worker_ends(core: &Core, worker_id: &WorkerId) {
-    if let Some(homes) = &core.homes {
-        homes.residences.worker_ends(core.number, worker_id);
+/// Sessions that were with workers which take nothing any more may go anywhere.
+pub(super) fn see_off(core: &Core) {
+    for worker in core.ready.take_departed() {
+        if let Some(homes) = &core.homes {
+            homes.residences.worker_goes(core.number, &worker.id());
+        }
     }
 }
 

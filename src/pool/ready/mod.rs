@@ -47,6 +47,8 @@ struct State {
     capacity: Capacity,
     ledger: Ledger,
     timers: Timers,
+    /// Workers that take nothing any more, of which the other pools of a set have yet to hear.
+    departed: Vec<WorkerNumber>,
     abandoned: usize,
     /// Threads that ended and are to be joined.
     ended_threads: Vec<JoinHandle<()>>,
@@ -172,6 +174,7 @@ impl Ready {
             crew: Crew::new(limits),
             ledger: Ledger::new(max_queue_size, sessions_for_ms),
             timers: Timers::new(),
+            departed: Vec::new(),
             abandoned: 0,
             ended_threads: Vec::new(),
             submissions: 0,
@@ -201,6 +204,8 @@ impl Ready {
         let answer = section(&mut state, &mut wake);
         for worker in state.capacity.take_gone() {
             state.ledger.line.sessions.worker_goes(worker);
+            state.departed.push(worker);
+            wake.supervisor = true;
         }
         for (unit, at_ms) in state.ledger.queue.take_idle_alarms() {
             state.timers.clear(at_ms, Alarm::QueueTimeout(unit));

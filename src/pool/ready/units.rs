@@ -283,11 +283,11 @@ impl Ready {
     /// A worker has told which session it is in. That counts, as is said, unless it takes nothing any more.
     pub(in crate::pool) fn session_is_on(&self, key: &Arc<str>, worker: WorkerNumber, now_ms: i64) -> bool {
         self.change(|state, _| {
-            let is_up = state.capacity.is_up(worker);
-            if is_up {
+            let takes_units = state.capacity.takes_units(worker);
+            if takes_units {
                 state.ledger.line.sessions.visit(key, worker, now_ms);
             }
-            is_up
+            takes_units
         })
     }
 

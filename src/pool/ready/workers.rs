@@ -63,6 +63,16 @@ impl Ready {
         })
     }
 
+    /// Whether a worker takes units, or will when it has room.
+    pub(in crate::pool) fn takes_units(&self, worker: WorkerNumber) -> bool {
+        self.state.lock().capacity.takes_units(worker)
+    }
+
+    /// The workers that take nothing any more, since this was asked last.
+    pub(in crate::pool) fn take_departed(&self) -> Vec<WorkerNumber> {
+        std::mem::take(&mut self.state.lock().departed)
+    }
+
     /// A worker has crashed and has nothing in hand any more: it rests until then.
     pub(in crate::pool) fn rest_tainted(&self, worker: WorkerNumber, until_ms: i64) {
         self.change(|state, wake| {
