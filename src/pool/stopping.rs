@@ -110,7 +110,8 @@ impl Stopping {
         let is_quiet =
             !state.has_open_units || (self.is_grace_over && !state.has_untold_units) || self.is_patience_over;
         let is_hook_over = self.is_start_grace_over || core.ready.is_hook_over();
-        state.busy == 0 && state.live == 0 && is_quiet && is_hook_over
+        let is_claimer_over = self.is_grace_over || !state.is_asking;
+        state.busy == 0 && state.live == 0 && is_quiet && is_hook_over && is_claimer_over
     }
 
     /// Asks whoever is on the way up to give up, and leaves behind who does not.
@@ -181,7 +182,11 @@ impl Stopping {
         // Whoever did not come up a moment ago has yet to send word of it.
         join(core.ready.ended_threads());
         core.end_helpers();
-        join([helpers.claimer, helpers.heartbeat]);
+        join([helpers.heartbeat]);
+        // A scheduler may take for ever, and whatever it answers, nothing is begun any more.
+        if !core.ready.leave_claimer_behind() {
+            join([helpers.claimer]);
+        }
         if !core.ready.leave_hook_behind() {
             join(helpers.init);
         }

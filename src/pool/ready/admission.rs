@@ -282,6 +282,16 @@ impl State {
         }
     }
 
+    /// Whether there is a place for the next unit whose turn it is, and it may go to several workers.
+    pub(super) fn has_choice_for_next(&mut self, now_ms: i64) -> bool {
+        if self.capacity.free() == 0 {
+            return false;
+        }
+        let Some((next, claimable)) = self.ledger.next(&self.capacity) else { return false };
+        let tie = claimable.tie.clone();
+        next.worker.is_none() && self.preferred(tie.as_ref(), now_ms).is_none()
+    }
+
     /// Gives the next unit whose turn it is a place, if there is one for it.
     pub(super) fn pick_next(&mut self, wish: Option<WorkerNumber>, now_ms: i64) -> Option<Pick> {
         if self.capacity.free() == 0 {

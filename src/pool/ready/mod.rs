@@ -59,6 +59,9 @@ struct State {
     is_reporter_left_behind: bool,
     /// Whether the reporter tells no more.
     is_reporter_over: bool,
+    /// Whether the claimer waits for the scheduler's answer.
+    is_asking: bool,
+    is_claimer_left_behind: bool,
     /// Whether a unit has waited in line for too long, of which the repository has not heard.
     is_sweep_due: bool,
     /// Threads that wait for a place.
@@ -181,6 +184,8 @@ impl Ready {
             reports: 0,
             is_reporter_left_behind: false,
             is_reporter_over: false,
+            is_asking: false,
+            is_claimer_left_behind: false,
             is_sweep_due: false,
             slot_waiters: 0,
             init_waiters: 0,

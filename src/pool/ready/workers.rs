@@ -148,6 +148,32 @@ impl Ready {
         state.abandoned -= usize::from(std::mem::take(&mut state.is_reporter_left_behind));
     }
 
+    /// The claimer is about to ask the scheduler where the next unit is to go; says whether it should, for that may go to several workers.
+    pub(in crate::pool) fn begin_asking(&self, now_ms: i64) -> bool {
+        self.change(|state, _| {
+            state.let_fall_due(now_ms);
+            state.is_asking = state.may_start() && state.has_choice_for_next(now_ms);
+            state.is_asking
+        })
+    }
+
+    /// The scheduler has answered the claimer.
+    pub(in crate::pool) fn end_asking(&self) {
+        self.change(|state, wake| {
+            state.is_asking = false;
+            state.abandoned -= usize::from(std::mem::take(&mut state.is_claimer_left_behind));
+            wake.supervisor = state.stop.is_some();
+        });
+    }
+
+    /// Leaves the claimer behind if it waits for the scheduler's answer; says whether it does.
+    pub(in crate::pool) fn leave_claimer_behind(&self) -> bool {
+        let mut state = self.state.lock();
+        state.is_claimer_left_behind = state.is_asking;
+        state.abandoned += usize::from(state.is_claimer_left_behind);
+        state.is_claimer_left_behind
+    }
+
     pub(in crate::pool) fn set_max_workers(&self, max_workers: usize) -> Vec<WorkerNumber> {
         self.change(|state, wake| {
             (wake.all_slots, wake.claimer, wake.supervisor) = (true, true, true);
