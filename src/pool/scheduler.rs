@@ -21,7 +21,8 @@ pub struct Available {
     pub failed: u64,
 }
 
-/// Chooses the worker for a unit that may go to several: one that belongs to no session, or whose worker is not there.
+/// Chooses the worker for a unit that may go to several: one that belongs to no session, or whose session is nowhere, or on a worker
+/// that has no room and that is only a [hint](crate::Affinity::Hint).
 ///
 /// ```
 /// use workcrew::{Available, Call, NewUnit, WorkPool, WorkResult};

@@ -133,6 +133,15 @@ impl Ready {
         })
     }
 
+    /// Whether a unit of a session that comes now may go to several workers.
+    pub(in crate::pool) fn has_choice(&self, tie: &Tie, now_ms: i64) -> bool {
+        let mut state = self.state.lock();
+        match tie.is_strict() {
+            true => state.ledger.line.sessions.seat(&tie.key, now_ms) == Seat::Anywhere,
+            false => state.preferred(Some(tie), now_ms).is_none(),
+        }
+    }
+
     /// The worker that was taken for a unit is gone, and there is no other: it waits in line.
     pub(in crate::pool) fn join_line(&self, arrival: &mut Arrival) {
         self.change(|state, _| {

@@ -75,6 +75,46 @@ fn a_scheduler_that_knows_no_better_or_panics_leaves_it_to_the_pool() {
 }
 
 #[test]
+fn a_scheduler_is_not_asked_where_there_is_nothing_to_choose() {
+    // 001-F91
+    let world = World::new();
+    let (part, stage) = stage();
+    let (tell, asked) = unbounded();
+    let first = move |_: &[Available]| {
+        tell.send(()).unwrap();
+        Some(0)
+    };
+    let pool = world.pool(part).max_workers(2).worker_capacity(2).scaling(Scaling::Fixed).scheduler(first).up();
+    let mut runs = 0;
+    let mut times_asked = |mut unit: NewUnit, is_to_wait: bool| {
+        if is_to_wait {
+            pool.pause();
+        }
+        runs += 1;
+        unit.id = runs.to_string();
+        let handle = pool.enqueue(unit, "go").unwrap();
+        let at_the_door = asked.try_iter().count();
+        pool.resume();
+        drop(stage.next());
+        handle.wait().unwrap();
+        (at_the_door, asked.try_iter().count())
+    };
+    for affinity in [Affinity::Hint, Affinity::StrictQueue, Affinity::StrictFailFast] {
+        let unit = || NewUnit::new("").affinity_key(format!("{affinity:?}")).affinity(affinity);
+        assert_eq!(times_asked(unit(), false), (1, 0), "{affinity:?}: it is nowhere yet");
+        assert_eq!(times_asked(unit(), false), (0, 0), "{affinity:?}");
+        assert_eq!(times_asked(unit(), true), (0, 0), "{affinity:?}, from the line");
+    }
+    let tomorrow = workcrew::clock::Clock::now(&world.clock).wall + chrono::TimeDelta::days(1);
+    pool.enqueue(NewUnit::new("tomorrow").not_before(tomorrow), "go").unwrap();
+    assert_eq!(asked.try_iter().count(), 0, "it may not begin yet");
+    assert_eq!(times_asked(NewUnit::new(""), false), (1, 0));
+    assert_eq!(times_asked(NewUnit::new(""), true).1, 1);
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
+
+#[test]
 fn the_default_takes_the_least_loaded_and_of_these_who_has_been_so_for_longest() {
     // 001-F91, 000-F13
     let order = Mutex::new(Vec::new());
