@@ -201,6 +201,25 @@ fn a_session_that_an_execution_tells_of_lives_where_that_is() {
 }
 
 #[test]
+fn what_is_told_of_a_session_after_its_pool_has_stopped_counts_for_nothing() {
+    // 001-F3
+    let world = World::new();
+    let (set, [a, b]) = two_pools(&world);
+    set.enqueue_to("a", NewUnit::new("1"), "go").unwrap();
+    let deaf = a.next();
+    set.pool("a").unwrap().stop(Stop::Now).unwrap();
+    deaf.act(|call| call.session("the chat with ada"));
+    assert_eq!(set.home_of("the chat with ada"), None);
+    set.enqueue_to("b", NewUnit::new("2").resume_session("the chat with ada"), "go").unwrap();
+    drop(b.next());
+    set.wait_for_completion();
+    drop(deaf);
+    until(|| set.stats()["a"].abandoned_threads == 0);
+    set.stop(Stop::Drain);
+    world.assert_clean();
+}
+
+#[test]
 fn a_session_whose_worker_has_ended_can_be_taken_elsewhere_at_once() {
     // 001-F3
     let world = World::new();

@@ -55,6 +55,26 @@ fn a_scheduler_chooses_among_the_workers_that_have_room() {
 }
 
 #[test]
+fn a_scheduler_chooses_also_for_what_waits_in_line() {
+    // 001-F91
+    let world = World::new();
+    let (part, stage) = stage();
+    let fullest = |available: &[Available]| (0..available.len()).max_by_key(|&index| available[index].load);
+    let pool = world.pool(part).max_workers(2).worker_capacity(2).scaling(Scaling::Fixed).scheduler(fullest).up();
+    pool.pause();
+    for id in ["a", "b"] {
+        pool.enqueue(NewUnit::new(id), "go").unwrap();
+    }
+    pool.resume();
+    let calls = stage.next_many(2);
+    assert_eq!(calls[0].worker, calls[1].worker, "one is filled before the next");
+    drop(calls);
+    pool.wait_for_completion();
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
+
+#[test]
 fn a_scheduler_that_knows_no_better_or_panics_leaves_it_to_the_pool() {
     // 001-F91
     type Answer = fn() -> Option<usize>;
