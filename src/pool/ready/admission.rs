@@ -323,3 +323,46 @@ impl State {
         Some(Pick { key: next.unit, unit, strict_key, taken })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attempt::AttemptKey;
+    use crate::pool::capacity::Condition;
+    use crate::pool::ledger::Left;
+    use crate::pool::ready::tests::ready;
+    use crate::sync::thread;
+    use crate::unit::UnitStatus;
+
+    #[test]
+    fn a_strict_unit_that_its_worker_did_not_take_goes_to_another_if_none_of_its_session_is_left_there() {
+        // 001-F44
+        let key: Arc<str> = "s".into();
+        let claimable = Claimable { priority: 0, tie: Some(Tie { key: key.clone(), affinity: Affinity::StrictQueue }) };
+        let attempt = AttemptKey { unit: UnitKey(1), number: 1 };
+        for is_one_left in [true, false] {
+            let ready = ready(2);
+            ready.begin_initializing().unwrap();
+            ready.begin_running(0);
+            let bring = |id| {
+                let coming = Coming { id, claimable: &claimable, is_due: true, wish: None, now_ms: 0 };
+                match ready.begin_submission(Right::Thread(thread::current().id()), &coming).unwrap() {
+                    (Place::Worker(taken), arrival) => (taken.worker(), arrival),
+                    (Place::Line, _) => panic!("{id} is in line"),
+                }
+            };
+            let (worker, first) = bring("a");
+            ready.worker_is_up(worker, 2, 0);
+            ready.submission_runs(attempt, &first, worker);
+            ready.session_goes_on(&key, attempt.unit);
+            let (same, _second) = bring("b");
+            assert_eq!(same, worker);
+            ready.publish(worker, Condition::Tainted);
+            if !is_one_left {
+                ready.unit_leaves(attempt, Left::Ended(UnitStatus::Completed)).unwrap();
+            }
+            let other = ready.replace(worker, Some(&key), 0).map(Taken::worker);
+            assert_eq!((other.is_none(), other == Some(worker)), (is_one_left, false), "{other:?}");
+        }
+    }
+}
