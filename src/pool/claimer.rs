@@ -96,12 +96,15 @@ fn pick(core: &Core) -> Vec<Pick> {
     if core.scheduler.is_none() {
         return core.ready.pick_due(usize::MAX, None, core.now_ms());
     }
-    // Each choice depends on the one before.
-    let pick_one = || {
-        let wish = if core.ready.has_work() { scheduler::wish(core) } else { None };
-        core.ready.pick_due(1, wish, core.now_ms()).pop()
+    // One by one: each choice depends on the one before, and a pool that stops need not wait for places until a scheduler answers.
+    let wish = if core.ready.begin_asking(core.now_ms()) {
+        let wish = scheduler::wish(core);
+        core.ready.end_asking();
+        wish
+    } else {
+        None
     };
-    std::iter::from_fn(pick_one).collect()
+    core.ready.pick_due(1, wish, core.now_ms())
 }
 
 /// The worker for a unit that has a place; `None` if there is none after all.

@@ -245,7 +245,9 @@ impl Core {
         let is_due = unit.not_before.is_none_or(|time| time <= self.clock.now().wall);
         // Only sessions are forgotten.
         let now_ms = if claimable.tie.is_some() { self.now_ms() } else { 0 };
-        Coming { id: &unit.id, claimable, is_due, wish: scheduler::wish(self), now_ms }
+        let has_choice = || claimable.tie.as_ref().is_none_or(|tie| self.ready.has_choice(tie, now_ms));
+        let wish = if self.scheduler.is_some() && is_due && has_choice() { scheduler::wish(self) } else { None };
+        Coming { id: &unit.id, claimable, is_due, wish, now_ms }
     }
 
     /// A worker, as its records name it. What is known of how many units it can have is said from the beginning: of two claims, the one
@@ -270,12 +272,9 @@ impl Core {
                     self.give_back_later(&execution);
                 }
             });
-            if cell.has_ended() {
-                homes::worker_ends(self, &cell.id);
-                // The claim has recorded the worker once more.
-                if released.is_ok() {
-                    slot::end_row(self, cell);
-                }
+            // The claim has recorded the worker once more.
+            if cell.has_ended() && released.is_ok() {
+                slot::end_row(self, cell);
             }
             slot::give_back(self, cell, Some(unit));
             match released {

@@ -34,14 +34,15 @@ pub(super) fn move_in(core: &Core, claimable: &Claimable) -> Result<Option<Stay>
     })
 }
 
-/// A unit of a session is given to a worker, or the worker has told that it is in it: others find it there from now on, if it is. A hint
-/// does not take a session with it that is in use elsewhere.
+/// A unit of a session is given to a worker, or the worker has told that it is in it: others find it there from now on, if it is, and unless
+/// the worker takes nothing any more. A hint does not take a session with it that is in use elsewhere.
 pub(super) fn settle_in(core: &Core, key: &Arc<str>, worker: WorkerNumber) {
-    if let Some(homes) = &core.homes
-        && core.ready.is_session_on(key, worker)
-    {
-        let until_ms = core.in_ms(core.settings.affinity_ttl);
-        homes.residences.settle(key, &homes.resident(core), &worker.id(), until_ms);
+    let Some(homes) = core.homes.as_ref().filter(|_| core.ready.is_session_on(key, worker)) else { return };
+    let worker_id = worker.id();
+    homes.residences.settle(key, &homes.resident(core), &worker_id, core.in_ms(core.settings.affinity_ttl));
+    // Looked at only now: if it departs later, this is there to be found by whoever sees it off.
+    if !core.ready.takes_units(worker) {
+        homes.residences.worker_goes(core.number, &worker_id);
     }
 }
 
@@ -58,10 +59,12 @@ pub(super) fn stayed(core: &Core, key: &Arc<str>, worker_id: &WorkerId) {
     }
 }
 
-/// A worker has ended: sessions that were with it may go anywhere.
-pub(super) fn worker_ends(core: &Core, worker_id: &WorkerId) {
-    if let Some(homes) = &core.homes {
-        homes.residences.worker_ends(core.number, worker_id);
+/// Sessions that were with workers which take nothing any more may go anywhere.
+pub(super) fn see_off(core: &Core) {
+    for worker in core.ready.take_departed() {
+        if let Some(homes) = &core.homes {
+            homes.residences.worker_goes(core.number, &worker.id());
+        }
     }
 }
 

@@ -406,8 +406,9 @@ impl Capacity {
     }
 
     /// Whether a worker takes units, or will when it has room.
-    pub(super) fn is_up(&self, worker: WorkerNumber) -> bool {
-        self.workers.get(&worker).is_some_and(|known| known.condition == Condition::Up)
+    pub(super) fn takes_units(&self, worker: WorkerNumber) -> bool {
+        let takes = |known: &Known| known.condition == Condition::Up && known.left(self.max_units) > 0;
+        self.workers.get(&worker).is_some_and(takes)
     }
 
     /// Whether a worker may go: its places are not those that somebody was promised.

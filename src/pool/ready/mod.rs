@@ -47,6 +47,8 @@ struct State {
     capacity: Capacity,
     ledger: Ledger,
     timers: Timers,
+    /// Workers that take nothing any more, of which the other pools of a set have yet to hear.
+    departed: Vec<WorkerNumber>,
     abandoned: usize,
     /// Threads that ended and are to be joined.
     ended_threads: Vec<JoinHandle<()>>,
@@ -57,6 +59,9 @@ struct State {
     is_reporter_left_behind: bool,
     /// Whether the reporter tells no more.
     is_reporter_over: bool,
+    /// Whether the claimer waits for the scheduler's answer.
+    is_asking: bool,
+    is_claimer_left_behind: bool,
     /// Whether a unit has waited in line for too long, of which the repository has not heard.
     is_sweep_due: bool,
     /// Threads that wait for a place.
@@ -97,6 +102,12 @@ impl State {
         for unit in self.timers.take_retries(now_ms) {
             self.ledger.fall_due(unit, now_ms);
         }
+    }
+
+    /// Nobody is to wait for a worker any more: its sessions may go elsewhere, also to other pools.
+    fn worker_goes(&mut self, worker: WorkerNumber) {
+        self.ledger.line.sessions.worker_goes(worker);
+        self.departed.push(worker);
     }
 
     /// Whether those who wait for completion may find what they wait for.
@@ -172,12 +183,15 @@ impl Ready {
             crew: Crew::new(limits),
             ledger: Ledger::new(max_queue_size, sessions_for_ms),
             timers: Timers::new(),
+            departed: Vec::new(),
             abandoned: 0,
             ended_threads: Vec::new(),
             submissions: 0,
             reports: 0,
             is_reporter_left_behind: false,
             is_reporter_over: false,
+            is_asking: false,
+            is_claimer_left_behind: false,
             is_sweep_due: false,
             slot_waiters: 0,
             init_waiters: 0,
@@ -200,7 +214,8 @@ impl Ready {
         let before = state.outlook();
         let answer = section(&mut state, &mut wake);
         for worker in state.capacity.take_gone() {
-            state.ledger.line.sessions.worker_goes(worker);
+            state.worker_goes(worker);
+            wake.supervisor = true;
         }
         for (unit, at_ms) in state.ledger.queue.take_idle_alarms() {
             state.timers.clear(at_ms, Alarm::QueueTimeout(unit));

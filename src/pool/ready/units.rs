@@ -177,11 +177,6 @@ impl Ready {
         Some(answer)
     }
 
-    /// Whether something is due, and there is a place for it.
-    pub(in crate::pool) fn has_work(&self) -> bool {
-        self.state.lock().outlook().has_work
-    }
-
     /// Takes places for units that are due, in order, at most so many: each goes to its own worker if it must, otherwise rather to the one
     /// that its session was on, or to the one that is wished for.
     pub(in crate::pool) fn pick_due(&self, at_most: usize, wish: Option<WorkerNumber>, now_ms: i64) -> Vec<Pick> {
@@ -288,7 +283,9 @@ impl Ready {
         worker: WorkerNumber,
         now_ms: i64,
     ) -> bool {
-        self.change(|state, _| state.capacity.is_up(worker) && state.ledger.tell_session(attempt, key, worker, now_ms))
+        self.change(|state, _| {
+            state.capacity.takes_units(worker) && state.ledger.tell_session(attempt, key, worker, now_ms)
+        })
     }
 
     /// Whether a session is on this very worker.

@@ -4,8 +4,8 @@ use std::thread;
 use std::time::Duration;
 
 use workcrew::{
-    Affinity, CapacityStrategy, NewUnit, Refusal, Scaling, Stop, SubmitError, UnitHandle, UnitStatus, WorkPool,
-    WorkPoolBuilder, WorkResult,
+    Affinity, Available, CapacityStrategy, NewUnit, Refusal, Scaling, Stop, SubmitError, UnitHandle, UnitStatus,
+    WorkPool, WorkPoolBuilder, WorkResult,
 };
 
 use super::queue::{enqueue, is_unknown, one_by_one};
@@ -40,6 +40,17 @@ pub(super) fn run(pool: &WorkPool, stage: &Stage, unit: NewUnit) -> String {
     assert_eq!(call.id, id);
     let worker = call.worker.clone();
     call.succeed("done");
+    handle.wait().unwrap();
+    worker
+}
+
+/// The same for a unit that has to wait in line first.
+fn run_from_line(pool: &WorkPool, stage: &Stage, unit: NewUnit) -> String {
+    pool.pause();
+    let handle = pool.enqueue(unit, "go").unwrap();
+    assert_eq!(pool.stats().queue_size, 1);
+    pool.resume();
+    let worker = stage.next().worker.clone();
     handle.wait().unwrap();
     worker
 }
@@ -139,6 +150,37 @@ fn a_hint_goes_elsewhere_if_its_worker_is_busy() {
         drop(second);
         handle.wait().unwrap();
         assert_eq!(run(&pool, &stage, turn("c", "s")), home, "it had the last one");
+        pool.stop(Stop::Drain).unwrap();
+        world.assert_clean();
+    }
+}
+
+#[test]
+fn a_hint_that_waited_in_line_goes_to_its_worker_if_that_has_room() {
+    // 001-F42
+    let world = World::new();
+    let (pool, stage) = crew(&world, 2, Hint);
+    let home = run(&pool, &stage, turn("a", "s"));
+    // The other one has been idle for longer, and would be taken otherwise.
+    for id in ["b", "c"] {
+        assert_eq!(run_from_line(&pool, &stage, turn(id, "s")), home, "{id}");
+    }
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
+
+#[test]
+fn a_session_goes_to_its_worker_whatever_a_scheduler_would_take() {
+    // 001-F42, 001-F91
+    for mode in MODES {
+        let world = World::new();
+        let (part, stage) = stage();
+        let freshest = |available: &[Available]| (0..available.len()).min_by_key(|&index| available[index].completed);
+        let pool = crew_of(world.pool(part), 2, mode).scheduler(freshest).up();
+        let home = run(&pool, &stage, turn("a", "s"));
+        assert_eq!(run(&pool, &stage, turn("b", "s")), home, "{mode:?}");
+        assert_eq!(run_from_line(&pool, &stage, turn("c", "s")), home, "{mode:?}, from the line");
+        assert_ne!(run(&pool, &stage, NewUnit::new("other")), home, "the scheduler is heard");
         pool.stop(Stop::Drain).unwrap();
         world.assert_clean();
     }

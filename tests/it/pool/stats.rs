@@ -362,26 +362,27 @@ fn whatever_makes_a_pool_stop_is_told() {
         until(|| pool.init_time().is_some());
         pool
     };
-    let told_by = |label: &str, is_initialized: bool, end: &dyn Fn(WorkPoolBuilder)| {
+    let told_by = |label: &str, level: &str, is_initialized: bool, end: &dyn Fn(WorkPoolBuilder)| {
         let (part, _stage) = stage();
         end(world.pool(part).label(label));
         let lines = support::logged(label);
         assert_eq!(lines.len(), 2, "{lines:?}");
         let numbers = format!("DEBUG the pool `{label}` stops: initialized {is_initialized}, workers ");
         assert!(lines[1].starts_with(&numbers), "{lines:?}");
-        lines[0].strip_prefix(&format!("INFO the pool `{label}` stops: ")).unwrap().to_owned()
+        lines[0].strip_prefix(&format!("{level} the pool `{label}` stops: ")).unwrap().to_owned()
     };
-    assert_eq!(told_by("dropped", true, &|builder| drop(up(builder))), "it was dropped");
-    let now = told_by("now", true, &|builder| {
+    assert_eq!(told_by("dropped", "INFO", true, &|builder| drop(up(builder))), "it was dropped");
+    let now = told_by("now", "INFO", true, &|builder| {
         up(builder).stop(Stop::Now).unwrap();
     });
     assert_eq!(now, "asked to stop at once");
-    let by_handle = told_by("by handle", true, &|builder| {
+    let by_handle = told_by("by handle", "INFO", true, &|builder| {
         let pool = up(builder);
         pool.handle().stop(Stop::Cancel { grace: Duration::from_secs(5) });
     });
     assert_eq!(by_handle, "asked to cancel what runs, within 5s");
-    let failed = told_by("failed", false, &|builder| {
+    // Nobody asked for that.
+    let failed = told_by("failed", "WARN", false, &|builder| {
         let pool = builder.init_hook(|_| Err(ExecuteError::give_up("no server"))).start().unwrap();
         until(|| world.repository.owners().unwrap().iter().all(|owner| owner.ended_at.is_some()));
         drop(pool);
