@@ -69,15 +69,13 @@ fn share() -> Result<(), Box<dyn Error>> {
     let program = std::env::current_exe()?;
     let start = || Command::new(&program).arg(&path).stdout(Stdio::piped()).spawn();
     let mut children: Vec<Child> = (0..PROCESSES).map(|_| start()).collect::<Result<_, _>>()?;
-    let mut victim = children.remove(0);
-    for line in BufReader::new(victim.stdout.take().ok_or("the child has no output")?).lines().take(8) {
-        line?;
-    }
-    victim.kill()?;
-    println!("The first one ended with {}.", victim.wait()?);
-    for (number, mut child) in children.into_iter().enumerate() {
-        let finished = BufReader::new(child.stdout.take().ok_or("the child has no output")?).lines().count();
-        println!("Process {} finished {finished} units and ended with {}.", number + 2, child.wait()?);
+    for (number, child) in children.iter_mut().enumerate() {
+        let lines = BufReader::new(child.stdout.take().ok_or("the child has no output")?).lines();
+        let finished = if number == 0 { lines.take(8).count() } else { lines.count() };
+        if number == 0 {
+            child.kill()?;
+        }
+        println!("Process {} finished {finished} units and ended with {}.", number + 1, child.wait()?);
     }
 
     let units = repository.units(&UnitFilter::job(job.id), 0, 1_000)?.items;

@@ -8,7 +8,7 @@
 //! turn has to go there, after the one before; that is what `Affinity::StrictQueue` is for. One conversation asks for too much: its
 //! worker breaks, and all that were on it go on elsewhere, from the beginning.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::error::Error;
 use std::sync::Mutex;
 
@@ -81,17 +81,18 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The workers that a conversation was with, in order.
+/// The workers that a conversation was with, in the order of its turns.
 fn workers_of(
     archive: &impl Archive,
     turns: &[workcrew::UnitHandle],
     person: &str,
 ) -> Result<Vec<String>, Box<dyn Error>> {
-    let mut workers = BTreeSet::new();
+    let mut workers = Vec::new();
     for turn in turns.iter().filter(|turn| turn.id().starts_with(person)) {
         for attempt in archive.attempts(turn.unit()?.key)? {
-            workers.insert((attempt.worker_id.as_str().len(), attempt.worker_id.to_string()));
+            workers.push(attempt.worker_id.to_string());
         }
     }
-    Ok(workers.into_iter().map(|(_, worker)| worker).collect())
+    workers.dedup();
+    Ok(workers)
 }

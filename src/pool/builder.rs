@@ -300,7 +300,9 @@ impl WorkPoolBuilder {
     }
 
     /// For how long it is remembered which worker had the last unit of a session, from the end of that on (15 minutes). While units of
-    /// a strict one are executed or wait it is not forgotten. Of those that nobody uses, the last 100,000 are remembered.
+    /// a strict one are executed or wait it is not forgotten, nor while a unit is executed that has [told](crate::Call::session) of it.
+    /// What is only a hint is remembered from when its unit was given to a worker, and once more from its end if it was not forgotten
+    /// meanwhile. Of those that nobody uses, the last 100,000 are remembered.
     pub fn affinity_ttl(mut self, time: Duration) -> Self {
         self.settings.affinity_ttl = time;
         self

@@ -40,7 +40,9 @@ pub(super) fn serve(core: &Arc<Core>) {
 
 /// Claims what is due, as far as there are places; `false` if there was nothing to do.
 fn claim_due(core: &Arc<Core>) -> bool {
-    let (picks, places) = (pick(core), pull::take_places(core));
+    let picks = pick(core);
+    // A scheduler is asked while no place is taken.
+    let places = if core.scheduler.is_none() || picks.is_empty() { pull::take_places(core) } else { Vec::new() };
     if picks.is_empty() && places.is_empty() {
         return false;
     }
@@ -123,12 +125,15 @@ fn pick(core: &Core) -> Vec<Pick> {
     if core.scheduler.is_none() {
         return core.ready.pick_due(usize::MAX, None, core.now_ms());
     }
-    // Each choice depends on the one before.
-    let pick_one = || {
-        let wish = if core.ready.has_work() { scheduler::wish(core) } else { None };
-        core.ready.pick_due(1, wish, core.now_ms()).pop()
+    // One by one: each choice depends on the one before, and a pool that stops need not wait for places until a scheduler answers.
+    let wish = if core.ready.begin_asking(core.now_ms()) {
+        let wish = scheduler::wish(core);
+        core.ready.end_asking();
+        wish
+    } else {
+        None
     };
-    std::iter::from_fn(pick_one).collect()
+    core.ready.pick_due(1, wish, core.now_ms())
 }
 
 /// The worker for a unit that has a place; `None` if there is none after all.
@@ -167,7 +172,14 @@ fn hand_out(core: &Core, picks: Vec<Picked>, claims: Vec<Claim>) -> Vec<(UnitKey
         let claimable = Claimable::of(&claim.unit, core.settings.affinity);
         match core.ready.claimed(claim.lease.attempt(), claim.lease.unit_id.as_str(), &claimable, cell.number) {
             Some(unit) if homes::lives_here(core, &unit, &claimable) => core.hand_over(&cell, claim, &unit),
-            Some(unit) => core.put_back(&cell, &claim.lease, &unit, pull::PAUSE, "its session is in another pool"),
+            Some(unit) => {
+                core.put_back(
+                    &cell,
+                    &core.execution(&cell, claim, &unit),
+                    pull::PAUSE,
+                    "its session is in another pool",
+                );
+            }
             // The pool began to stop, and has said that it stays PENDING.
             None => give_up(core, &claim.lease, &cell),
         }

@@ -63,10 +63,14 @@ pub(super) fn close(
         homes::stayed(core, &tie.key, &cell.id);
     }
     let captured = execution.capture(core, &end.result);
+    if let Some(session_id) = &captured.session_id {
+        // Once more, if it was told before: it is remembered from the end on.
+        execution.tell_session(core, session_id);
+    }
     let closed = match &mut end.how {
         How::Finish(ending) => finish(core, execution, ending, report_of(ending.clone(), &end.result, &captured)),
         How::Release { after, reason } => give_back(core, execution, *after, reason, &captured),
-        How::Lost => Err(RepositoryError::stale(&execution.claim.lease)),
+        How::Lost => Err(Unstored::rejected(RepositoryError::stale(&execution.claim.lease))),
     };
     let left = left_if_stopped(&closed);
     cell.note_stored(execution, left);
@@ -76,23 +80,49 @@ pub(super) fn close(
     }
     let mut settled = match closed {
         Ok(closed) => settle(core, cell, closer, execution, &end, &captured, &closed),
-        Err(error) => {
+        Err(Unstored { error, report }) => {
             log::error!("unit {}: how its attempt ended could not be stored: {error}", execution.claim.unit.id);
             let is_news = core.ready.unit_leaves(execution.claim.lease.attempt(), left).is_some();
+            // Only now: whoever stores it after all takes the unit back, and frees its place.
+            if let Some(report) = report {
+                core.keep_for_later(execution, *report);
+            }
             Settled { left: is_news.then_some(left), until_ms: None, is_thread_back: false }
         }
     };
+    if settled.left.is_none() {
+        execution.unit.stay_told(None);
+    }
     settled.is_thread_back = back.is_some();
     settled
 }
 
+/// An end that was not stored.
+struct Unstored {
+    error: RepositoryError,
+    /// What is to be stored later; nothing if the repository has refused it.
+    report: Option<Box<AttemptReport>>,
+}
+
+impl Unstored {
+    fn rejected(error: RepositoryError) -> Unstored {
+        Unstored { error, report: None }
+    }
+
+    /// What is to be stored later, unless the error says that this is of no use.
+    fn new(error: RepositoryError, report: AttemptReport) -> Unstored {
+        let report = (!error.is_rejection()).then(|| Box::new(report));
+        Unstored { error, report }
+    }
+}
+
 /// How a unit leaves the pool after an attempt that ended like this, unless there is time for another.
-fn left_if_stopped(closed: &Result<Closed, RepositoryError>) -> Left {
+fn left_if_stopped(closed: &Result<Closed, Unstored>) -> Left {
     match closed {
         Ok(closed) if closed.status.is_terminal() => Left::Ended(closed.status),
         Ok(_) => Left::Pending,
-        Err(error) if error.is_rejection() => Left::Lost,
-        Err(_) => Left::Unrecorded,
+        Err(Unstored { report: None, .. }) => Left::Lost,
+        Err(Unstored { report: Some(_), .. }) => Left::Unrecorded,
     }
 }
 
@@ -114,7 +144,7 @@ fn finish(
     execution: &Execution,
     ending: &mut Ending,
     mut report: AttemptReport,
-) -> Result<Closed, RepositoryError> {
+) -> Result<Closed, Unstored> {
     let lease = &execution.claim.lease;
     let store = |report: &AttemptReport| patiently(core, &lease.unit_id, || core.repository().finish(lease, report));
     let mut finished = store(&report);
@@ -128,11 +158,7 @@ fn finish(
         leave_out(&mut report);
         finished = store(&report);
     }
-    finished.inspect_err(|error| {
-        if !error.is_rejection() {
-            core.keep_for_later(lease, report);
-        }
-    })
+    finished.map_err(|error| Unstored::new(error, report))
 }
 
 fn without_result(report: &mut AttemptReport) {
@@ -151,23 +177,20 @@ fn give_back(
     after: Option<Duration>,
     reason: &str,
     captured: &Captured,
-) -> Result<Closed, RepositoryError> {
+) -> Result<Closed, Unstored> {
     let lease = &execution.claim.lease;
     let progress =
         Progress { session_id: captured.session_id.clone(), charges: captured.charges.clone(), ..Progress::default() };
     if progress != Progress::default() {
         match patiently(core, &execution.claim.unit.id, || core.repository().progress(lease, &progress)) {
-            Err(error @ RepositoryError::Stale { .. }) => return Err(error),
+            Err(error @ RepositoryError::Stale { .. }) => return Err(Unstored::rejected(error)),
             Err(error) => log::warn!("unit {}: what it used was not stored: {error}", lease.unit_id),
             Ok(()) => {}
         }
     }
-    patiently(core, &execution.claim.unit.id, || core.repository().release(lease, after, reason)).inspect_err(|error| {
-        if !error.is_rejection() {
-            // To end an attempt as cancelled that nobody cancelled is to give it back.
-            core.keep_for_later(lease, AttemptReport::cancelled());
-        }
-    })
+    let released = patiently(core, &execution.claim.unit.id, || core.repository().release(lease, after, reason));
+    // To end an attempt as cancelled that nobody cancelled is to give it back.
+    released.map_err(|error| Unstored::new(error, AttemptReport::cancelled()))
 }
 
 /// Repeats a call while the storage fails: an answer that was paid for is not dropped because a disk hiccupped.

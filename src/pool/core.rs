@@ -30,13 +30,13 @@ use crate::clock::{Clock, milliseconds};
 use crate::error::RepositoryError;
 use crate::executor::{CancelToken, Executor};
 use crate::job::Job;
-use crate::lease::{Claim, Lease, OwnerId};
+use crate::lease::{Claim, OwnerId};
 use crate::repository::{Claimant, Repository, Slot};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::unit::{NewUnit, UnitStatus};
 
-/// How many ends of attempts are kept that could not be stored.
+/// How many units are kept that could not be given back.
 const UNSTORED_LIMIT: usize = 1_000;
 
 /// What all threads of a pool share. Everything in it is behind a lock of its own or never changes.
@@ -63,8 +63,9 @@ pub(super) struct Core {
     runs: AtomicU64,
     /// Tokens of claims whose answer was lost for good.
     pub(super) doubts: Mutex<Vec<i64>>,
-    /// Ends of attempts that could not be stored, to be tried again. What does not fit is executed again.
-    unstored: Mutex<Vec<(Lease, AttemptReport)>>,
+    /// Ends of attempts that could not be stored, to be tried again: of each place one, and some of units that no worker took. Of those
+    /// what does not fit is executed again.
+    unstored: Mutex<Vec<(Arc<Execution>, AttemptReport)>>,
     is_ending: AtomicBool,
     /// Whether it hears of units that are queued for anybody.
     is_listening: AtomicBool,
@@ -247,7 +248,9 @@ impl Core {
         let is_due = unit.not_before.is_none_or(|time| time <= self.clock.now().wall);
         // Only sessions are forgotten.
         let now_ms = if claimable.tie.is_some() { self.now_ms() } else { 0 };
-        Coming { id: &unit.id, claimable, is_due, wish: scheduler::wish(self), now_ms }
+        let has_choice = || claimable.tie.as_ref().is_none_or(|tie| self.ready.has_choice(tie, now_ms));
+        let wish = if self.scheduler.is_some() && is_due && has_choice() { scheduler::wish(self) } else { None };
+        Coming { id: &unit.id, claimable, is_due, wish, now_ms }
     }
 
     /// A worker, as its records name it. What is known of how many units it can have is said from the beginning: of two claims, the one
@@ -257,44 +260,40 @@ impl Core {
         Slot::with_capacity(cell.id.clone(), capacity)
     }
 
+    /// What a worker is to do with a unit that was claimed for it.
+    pub(super) fn execution(&self, cell: &WorkerCell, claim: Claim, unit: &Arc<OpenUnit>) -> Arc<Execution> {
+        Arc::new(Execution::new(self, cell.number, claim, Arc::clone(unit)))
+    }
+
     /// Hands a claimed unit to a worker; if that is gone, the unit goes back and is claimed again.
     pub(super) fn hand_over(&self, cell: &WorkerCell, claim: Claim, unit: &Arc<OpenUnit>) {
-        let execution = Arc::new(Execution::new(self, cell.number, claim, Arc::clone(unit)));
+        let execution = self.execution(cell, claim, unit);
         if let Some(tie) = &execution.tie {
-            homes::settle_in(self, &tie.key, &cell.id);
+            homes::settle_in(self, &tie.key, cell.number);
         }
         if let Err(execution) = cell.hand_over(execution) {
-            self.put_back(cell, &execution.claim.lease, unit, Duration::ZERO, "its worker was gone");
+            self.put_back(cell, &execution, Duration::ZERO, "its worker was gone");
         }
     }
 
     /// Gives a unit back that the worker which it was claimed for does not execute. It is claimed again after a while.
-    pub(super) fn put_back(
-        &self,
-        cell: &WorkerCell,
-        lease: &Lease,
-        unit: &Arc<OpenUnit>,
-        after: Duration,
-        reason: &str,
-    ) {
+    pub(super) fn put_back(&self, cell: &WorkerCell, execution: &Arc<Execution>, after: Duration, reason: &str) {
         // The claim has recorded it, though it may never have heard of the unit.
         cell.note_row();
+        let lease = &execution.claim.lease;
         let pause = Some(after).filter(|after| !after.is_zero());
         let release = || self.repository().release(lease, pause, reason);
         let released = patiently(self, &lease.unit_id, release).inspect_err(|error| {
             if !error.is_rejection() {
                 // To end an attempt as cancelled that nobody cancelled is to give it back.
-                self.keep_for_later(lease, AttemptReport::cancelled());
+                self.give_back_later(execution);
             }
         });
-        if cell.has_ended() {
-            homes::worker_ends(self, &cell.id);
-            // The claim has recorded the worker once more.
-            if released.is_ok() {
-                slot::end_row(self, cell);
-            }
+        // The claim has recorded the worker once more.
+        if cell.has_ended() && released.is_ok() {
+            slot::end_row(self, cell);
         }
-        slot::give_back(self, cell, Some(unit));
+        slot::give_back(self, cell, Some(&execution.unit));
         match released {
             // Somebody had asked for that.
             Ok(closed) if closed.status.is_terminal() => {
@@ -304,13 +303,13 @@ impl Core {
             Ok(_) => {}
             Err(error) => log::warn!("unit {}: could not be given back: {error}", lease.unit_id),
         }
-        self.wait_until(lease, unit, self.in_ms(after));
+        self.wait_until(execution, self.in_ms(after));
     }
 
-    /// A unit that was leased waits for its next attempt, here or, if the pool stops, for anybody.
-    pub(super) fn wait_until(&self, lease: &Lease, unit: &OpenUnit, until_ms: i64) {
-        if !self.ready.wait_until(lease.attempt(), until_ms, self.now_ms()) {
-            unit.leave(super::ledger::Left::Pending);
+    /// The unit of an execution waits for its next attempt, here or, if the pool stops, for anybody.
+    pub(super) fn wait_until(&self, execution: &Execution, until_ms: i64) {
+        if !self.ready.wait_until(execution.claim.lease.attempt(), until_ms, self.now_ms()) {
+            execution.unit.leave(super::ledger::Left::Pending);
         }
     }
 
@@ -319,35 +318,45 @@ impl Core {
         !self.is_listening.swap(true, Ordering::AcqRel)
     }
 
-    /// Keeps an end that could not be stored. While the pool lives its lease is renewed, so there is time.
-    pub(super) fn keep_for_later(&self, lease: &Lease, report: AttemptReport) {
+    /// Keeps an end that could not be stored. While the pool lives its lease is renewed, so there is time. Its place stays taken until
+    /// then (`WorkerCell::settle`): the repository has its worker down as busy, and would refuse whatever names that. The worker is not
+    /// ended instead, for that would give the unit back, and an answer that was paid for would be lost.
+    pub(super) fn keep_for_later(&self, execution: &Arc<Execution>, report: AttemptReport) {
+        self.unstored.lock().unwrap_or_else(PoisonError::into_inner).push((Arc::clone(execution), report));
+    }
+
+    /// Keeps a unit that no worker took and that could not be given back.
+    fn give_back_later(&self, execution: &Arc<Execution>) {
         let mut unstored = self.unstored.lock().unwrap_or_else(PoisonError::into_inner);
         if unstored.len() < UNSTORED_LIMIT {
-            unstored.push((lease.clone(), report));
+            unstored.push((Arc::clone(execution), AttemptReport::cancelled()));
         }
     }
 
     /// Tries again to store what could not be stored, and keeps what still cannot.
     pub(super) fn store_unstored(&self) {
         let unstored = std::mem::take(&mut *self.unstored.lock().unwrap_or_else(PoisonError::into_inner));
-        for (lease, report) in unstored {
-            match self.repository().finish(&lease, &report) {
+        for (execution, report) in unstored {
+            let Claim { lease, unit, .. } = &execution.claim;
+            match self.repository().finish(lease, &report) {
                 Ok(closed) => {
                     log::info!("unit {}: its end is stored after all: {}", lease.unit_id, closed.status);
                     if closed.status == UnitStatus::Pending {
                         let until_ms = due_ms(closed.not_before, self.clock.now());
-                        let unit_id = lease.unit_id.as_str();
-                        let claimable = match self.repository().unit(self.job.id, unit_id) {
-                            Ok(unit) => Claimable::of(&unit, self.settings.affinity),
-                            Err(_) => Claimable::default(),
-                        };
-                        self.ready.take_back(lease.attempt(), unit_id, &claimable, until_ms);
+                        let claimable = Claimable::of(unit, self.settings.affinity);
+                        self.ready.take_back(lease.attempt(), lease.unit_id.as_str(), &claimable, until_ms);
                     }
                 }
                 Err(error) if error.is_rejection() => {
                     log::warn!("unit {}: its end came too late: {error}", lease.unit_id);
                 }
-                Err(_) => self.keep_for_later(&lease, report),
+                Err(_) => {
+                    self.keep_for_later(&execution, report);
+                    continue;
+                }
+            }
+            if let Some(cell) = self.registry.get(execution.worker) {
+                slot::free_stored(self, &cell, &execution);
             }
         }
     }

@@ -35,7 +35,7 @@ pub(super) struct Execution {
     /// The pool's own number for it.
     pub(super) run: u64,
     /// The worker that it is given to.
-    worker: WorkerNumber,
+    pub(super) worker: WorkerNumber,
     pub(super) claim: Claim,
     /// The session that its unit belongs to.
     pub(super) tie: Option<Tie>,
@@ -142,6 +142,18 @@ impl Execution {
             session_id: result.session_id.clone().or_else(|| told.session_id.clone()),
             charges: charges.into_values().collect(),
             messages_lost: told.lost,
+        }
+    }
+
+    /// It is in this session: whoever carries it on is best off where it is. What is told too late counts for nothing.
+    pub(super) fn tell_session(&self, core: &Core, session_id: &str) {
+        if session_id.is_empty() {
+            return;
+        }
+        let key = Arc::from(session_id);
+        if core.ready.tell_session(self.claim.lease.attempt(), &key, self.worker, core.now_ms()) {
+            homes::settle_in(core, &key, self.worker);
+            self.unit.stay_told(homes::stay_told(core, &key, self.worker));
         }
     }
 
@@ -296,11 +308,7 @@ impl Recorder for Recording<'_> {
 
     fn session(&self, session_id: &str) {
         self.execution.told().session_id = Some(session_id.to_owned());
-        // Whoever carries it on is best off where it is.
-        let key = Arc::from(session_id);
-        if self.core.ready.session_is_on(&key, self.execution.worker, self.core.now_ms()) {
-            homes::settle_in(self.core, &key, &self.execution.claim.lease.worker_id);
-        }
+        self.execution.tell_session(self.core, session_id);
         self.progress(&Progress::default().session(session_id));
     }
 

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::capacity::WorkerNumber;
 use super::core::Core;
 use super::error::Refusal;
 use super::line::Claimable;
@@ -42,11 +43,22 @@ pub(super) fn lives_here(core: &Core, unit: &OpenUnit, claimable: &Claimable) ->
     move_in(core, claimable).map(|stay| unit.stay(stay)).is_ok()
 }
 
-/// A unit of a session is given to a worker, or the worker has told that it is in it: others find it there from now on.
-pub(super) fn settle_in(core: &Core, key: &Arc<str>, worker_id: &WorkerId) {
-    if let Some(homes) = &core.homes {
-        homes.residences.settle(key, &homes.resident(core), worker_id, core.in_ms(core.settings.affinity_ttl));
+/// A unit of a session is given to a worker, or the worker has told that it is in it: others find it there from now on, if it is, and unless
+/// the worker takes nothing any more. A hint does not take a session with it that is in use elsewhere.
+pub(super) fn settle_in(core: &Core, key: &Arc<str>, worker: WorkerNumber) {
+    let Some(homes) = core.homes.as_ref().filter(|_| core.ready.is_session_on(key, worker)) else { return };
+    let worker_id = worker.id();
+    homes.residences.settle(key, &homes.resident(core), &worker_id, core.in_ms(core.settings.affinity_ttl));
+    // Looked at only now: if it departs later, this is there to be found by whoever sees it off.
+    if !core.ready.takes_units(worker) {
+        homes.residences.worker_goes(core.number, &worker_id);
     }
+}
+
+/// A unit of this pool has told that it is in a session which is with its worker: that lives here until what is returned is dropped.
+pub(super) fn stay_told(core: &Core, key: &Arc<str>, worker: WorkerNumber) -> Option<Stay> {
+    let homes = core.homes.as_ref().filter(|_| core.ready.is_session_on(key, worker))?;
+    homes.residences.enter(key, &homes.resident(core), core.now_ms()).ok()
 }
 
 /// A unit of a session was with a worker until now, from when on that is remembered.
@@ -56,10 +68,12 @@ pub(super) fn stayed(core: &Core, key: &Arc<str>, worker_id: &WorkerId) {
     }
 }
 
-/// A worker has ended: sessions that were with it may go anywhere.
-pub(super) fn worker_ends(core: &Core, worker_id: &WorkerId) {
-    if let Some(homes) = &core.homes {
-        homes.residences.worker_ends(core.number, worker_id);
+/// Sessions that were with workers which take nothing any more may go anywhere.
+pub(super) fn see_off(core: &Core) {
+    for worker in core.ready.take_departed() {
+        if let Some(homes) = &core.homes {
+            homes.residences.worker_goes(core.number, &worker.id());
+        }
     }
 }
 

@@ -3,10 +3,12 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
 
+use super::capacity::WorkerNumber;
 use super::line::{Claimable, Line, Next};
 use super::open_unit::OpenUnit;
 use super::queue::Queue;
 use super::sessions::{Rooms, Turn};
+use crate::attempt::AttemptKey;
 use crate::money::{Charge, Cost, Tokens};
 use crate::unit::{UnitKey, UnitStatus};
 
@@ -45,9 +47,19 @@ struct Entry {
     was_due: bool,
     /// The last attempt that is known of it. What an earlier one has to say comes too late.
     attempt_number: u32,
+    /// The session that it has told of, while a worker has it.
+    told: Option<Arc<str>>,
 }
 
 impl Entry {
+    /// When it is looked at, if it waits for its time.
+    fn until_ms(&self) -> Option<i64> {
+        match self.standing {
+            Standing::Waiting { until_ms } => Some(until_ms),
+            Standing::Running | Standing::Due | Standing::Picked => None,
+        }
+    }
+
     /// Where it stands in line.
     fn turn(&self) -> Turn {
         match self.standing {
@@ -101,6 +113,8 @@ pub(super) struct Ledger {
     submitting: HashMap<String, Submission>,
     /// Units that others execute and somebody here waits for.
     watched: HashMap<UnitKey, Weak<OpenUnit>>,
+    /// Alarms of units that waited for their time and do not any more.
+    idle_alarms: Vec<(UnitKey, i64)>,
     pub(super) totals: Totals,
 }
 
@@ -113,6 +127,7 @@ impl Ledger {
             reporting: HashMap::new(),
             submitting: HashMap::new(),
             watched: HashMap::new(),
+            idle_alarms: Vec::new(),
             totals: Totals::default(),
         }
     }
@@ -179,6 +194,32 @@ impl Ledger {
         self.open.get(&key).is_some_and(|entry| entry.standing == Standing::Running)
     }
 
+    /// Whether a worker has an open unit in this very attempt.
+    pub(super) fn is_running_in(&self, attempt: AttemptKey) -> bool {
+        let is_in = |entry: &Entry| entry.standing == Standing::Running && entry.attempt_number == attempt.number;
+        self.open.get(&attempt.unit).is_some_and(is_in)
+    }
+
+    /// An attempt tells which session it is in, if it still runs; says whether it does. Of several the last counts.
+    pub(super) fn tell_session(
+        &mut self,
+        attempt: AttemptKey,
+        key: &Arc<str>,
+        worker: WorkerNumber,
+        now_ms: i64,
+    ) -> bool {
+        if !self.is_running_in(attempt) {
+            return false;
+        }
+        let Some(entry) = self.open.get_mut(&attempt.unit) else { return false };
+        let before = entry.told.replace(Arc::clone(key)).filter(|before| before != key);
+        self.line.sessions.tell(key, worker, attempt.unit, now_ms);
+        if let Some(before) = before {
+            self.line.sessions.end_telling(&before, attempt.unit);
+        }
+        true
+    }
+
     /// Whether an attempt comes after all that are known of an open unit.
     pub(super) fn is_later(&self, key: UnitKey, attempt_number: u32) -> bool {
         self.open.get(&key).is_some_and(|entry| entry.attempt_number < attempt_number)
@@ -198,11 +239,19 @@ impl Ledger {
             // What was another's, and waited for, is this pool's now.
             let watched = self.watched.remove(&key).and_then(|watched| watched.upgrade());
             let unit = watched.unwrap_or_else(|| Arc::clone(unit));
-            Entry { unit, claimable: claimable.clone(), standing, was_due: false, attempt_number }
+            Entry { unit, claimable: claimable.clone(), standing, was_due: false, attempt_number, told: None }
         });
         if entry.attempt_number <= attempt_number {
+            if (entry.standing, entry.attempt_number) != (standing, attempt_number)
+                && let Some(told) = entry.told.take()
+            {
+                self.line.sessions.end_telling(&told, key);
+            }
+            let before_ms = entry.until_ms();
             entry.standing = standing;
             entry.attempt_number = attempt_number;
+            let idle_ms = before_ms.filter(|_| entry.until_ms() != before_ms);
+            self.idle_alarms.extend(idle_ms.map(|at_ms| (key, at_ms)));
             self.line.stand(key, &entry.claimable, entry.turn());
             if standing == Standing::Running {
                 self.queue.leave(key);
@@ -221,6 +270,9 @@ impl Ledger {
         let Some(entry) = self.open.get_mut(&key).filter(is_of_attempt) else { return false };
         entry.standing = Standing::Waiting { until_ms };
         self.line.stand(key, &entry.claimable, entry.turn());
+        if let Some(told) = entry.told.take() {
+            self.line.sessions.end_telling(&told, key);
+        }
         true
     }
 
@@ -274,6 +326,11 @@ impl Ledger {
         }
     }
 
+    /// The alarms of units that need not ring any more.
+    pub(super) fn take_idle_alarms(&mut self) -> Vec<(UnitKey, i64)> {
+        std::mem::take(&mut self.idle_alarms)
+    }
+
     /// The units that are due, or about to be claimed.
     pub(super) fn due(&self) -> Vec<UnitKey> {
         let is_due = |entry: &Entry| matches!(entry.standing, Standing::Due | Standing::Picked);
@@ -306,8 +363,13 @@ impl Ledger {
     /// before, or if a later attempt has begun.
     pub(super) fn leave(&mut self, key: UnitKey, attempt_number: u32, left: Left) -> Option<Arc<OpenUnit>> {
         self.open.get(&key).filter(|entry| entry.attempt_number <= attempt_number)?;
-        let Entry { unit, claimable, .. } = self.open.remove(&key)?;
+        let entry = self.open.remove(&key)?;
+        self.idle_alarms.extend(entry.until_ms().map(|at_ms| (key, at_ms)));
+        let Entry { unit, claimable, told, .. } = entry;
         self.line.stand(key, &claimable, Turn::None);
+        if let Some(told) = told {
+            self.line.sessions.end_telling(&told, key);
+        }
         self.queue.leave(key);
         if let Some(submission) = self.submitting.get_mut(unit.id()) {
             submission.changes += 1;

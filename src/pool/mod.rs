@@ -118,11 +118,15 @@ use crate::job::JobId;
 use crate::prompt::Prompt;
 use crate::repository::{By, CancelAnswer, Repository};
 use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::thread::{self, JoinHandle};
 use crate::unit::{NewUnit, UnitStatus};
 
 /// Why a paused pool starts nothing.
 const PAUSED: &str = "paused";
+
+/// Why a pool stops that nobody has stopped.
+const DROPPED: &str = "it was dropped";
 
 /// A pool of blocking threads that executes the units of one job.
 ///
@@ -153,6 +157,8 @@ pub struct WorkPool {
     /// What is called before the first worker starts, until it is.
     init_hook: Mutex<Option<Box<dyn InitHook>>>,
     supervisor: Mutex<Option<JoinHandle<()>>>,
+    /// Whether nobody waits for its end when it is dropped.
+    is_left: AtomicBool,
 }
 
 impl WorkPool {
@@ -166,7 +172,8 @@ impl WorkPool {
     }
 
     fn new(core: Arc<Core>, init_hook: Option<Box<dyn InitHook>>) -> WorkPool {
-        WorkPool { core, init_hook: Mutex::new(init_hook), supervisor: Mutex::new(None) }
+        let (supervisor, is_left) = (Mutex::new(None), AtomicBool::new(false));
+        WorkPool { core, init_hook: Mutex::new(init_hook), supervisor, is_left }
     }
 
     /// Starts the pool, and does not wait for it to come up: it registers, takes back what the dead were holding, and starts its threads.
@@ -189,7 +196,7 @@ impl WorkPool {
         let failure = match &started {
             Ok(Ok(_)) => None,
             Ok(Err(error)) => Some(error.with_cause()),
-            Err(_) => Some("it panicked".to_owned()),
+            Err(payload) => Some(format!("it panicked: {}", panics::message(&**payload))),
         };
         if let Some(reason) = failure {
             log::info!("{}: the pool `{}` could not be started: {reason}", self.core.job.id, self.label());
@@ -403,7 +410,13 @@ impl WorkPool {
         self.core.ready.resume(None);
     }
 
-    /// Changes how many workers there may be. If that is fewer than work now, the ones too many end first.
+    /// Changes how many workers there may be.
+    ///
+    /// If that is fewer than there are, some are sent away at once: first those that [rest](WorkPoolBuilder::taint_for) after a crash, then
+    /// idle ones, then those with the fewest units in hand. They take nothing more and end when they are done with what they have; units
+    /// whose session is with them go to another then. Until they have ended the others take so many units fewer: nothing begins that would
+    /// be more than the new number of workers can have in hand, and a place that was promised may become one in line. If the number is
+    /// raised again, others are started.
     ///
     /// # Errors
     ///
@@ -463,6 +476,10 @@ impl WorkPool {
         self.stop_until(stop, Some(timeout), &stop.to_string())
     }
 
+    fn stop_when_dropped(&self) -> Stop {
+        Stop::Cancel { grace: self.core.settings.shutdown_grace }
+    }
+
     fn stop_until(&self, stop: Stop, timeout: Option<Duration>, why: &str) -> Result<Summary, StopError> {
         stopping::begin_stop(&self.core, stop, why);
         if inside::is_inside(self.core.number) || !self.core.ready.wait_stopped(deadline(timeout)) {
@@ -481,8 +498,8 @@ impl WorkPool {
 
 impl Drop for WorkPool {
     fn drop(&mut self) {
-        let grace = self.core.settings.shutdown_grace;
-        if let Err(error) = self.stop_until(Stop::Cancel { grace }, None, "it was dropped") {
+        let timeout = self.is_left.load(Ordering::Relaxed).then_some(Duration::ZERO);
+        if let Err(error) = self.stop_until(self.stop_when_dropped(), timeout, DROPPED) {
             log::error!("{}: {error}", self.core.job.id);
         }
     }

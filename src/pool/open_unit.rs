@@ -48,6 +48,8 @@ struct Face {
     followers_ever: u64,
     /// That it lives in this pool, where its session does.
     stay: Option<Stay>,
+    /// The same for the session that its execution has told of.
+    told_stay: Option<Stay>,
 }
 
 #[derive(Debug)]
@@ -91,8 +93,11 @@ impl OpenUnit {
     /// It has left: all who wait for it or follow it are told.
     pub(super) fn leave(&self, left: Left) {
         // Whoever hears that it has left finds its session free.
-        let stay = self.face().stay.take();
-        drop(stay);
+        let stays = {
+            let mut face = self.face();
+            [face.stay.take(), face.told_stay.take()]
+        };
+        drop(stays);
         let mut face = self.face();
         face.left.get_or_insert(left);
         face.cancel = None;
@@ -114,6 +119,14 @@ impl OpenUnit {
     /// Whether it is known that it lives in this pool.
     pub(super) fn has_stay(&self) -> bool {
         self.face().stay.is_some()
+    }
+
+    /// The session that its execution has told of lives in this pool for as long as that lasts; `None` if it is over.
+    pub(super) fn stay_told(&self, stay: Option<Stay>) {
+        let mut face = self.face();
+        let superfluous = if face.left.is_none() { std::mem::replace(&mut face.told_stay, stay) } else { stay };
+        drop(face);
+        drop(superfluous);
     }
 
     /// Waits until it has left; `None` if the time was up before.

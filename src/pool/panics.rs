@@ -3,13 +3,18 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What a panic said, and the safe end of its payload.
-pub(super) fn describe(payload: Box<dyn Any + Send>) -> String {
-    let message = match (payload.downcast_ref::<&'static str>(), payload.downcast_ref::<String>()) {
+/// What a panic said.
+pub(super) fn message(payload: &(dyn Any + Send)) -> String {
+    match (payload.downcast_ref::<&'static str>(), payload.downcast_ref::<String>()) {
         (Some(text), _) => (*text).to_owned(),
         (None, Some(text)) => text.clone(),
         (None, None) => "a panic without a message".to_owned(),
-    };
+    }
+}
+
+/// What a panic said, and the safe end of its payload.
+pub(super) fn describe(payload: Box<dyn Any + Send>) -> String {
+    let message = message(&*payload);
     // What the second panic carries could panic a third time: it is leaked.
     if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
         std::mem::forget(second);

@@ -170,12 +170,15 @@ pub(super) fn take_places(core: &Core) -> Vec<Taken> {
     if core.scheduler.is_none() {
         return core.ready.take_open(usize::MAX, None);
     }
-    // Each choice depends on the one before.
-    let take_one = || {
-        let wish = if core.ready.has_work() { scheduler::wish(core) } else { None };
-        core.ready.take_open(1, wish).pop()
+    // One by one: each choice depends on the one before, and a pool that stops need not wait for places until a scheduler answers.
+    let wish = if core.ready.begin_asking_for_open() {
+        let wish = scheduler::wish(core);
+        core.ready.end_asking();
+        wish
+    } else {
+        None
     };
-    std::iter::from_fn(take_one).collect()
+    core.ready.take_open(1, wish)
 }
 
 /// The worker for a place; `None` if there is none after all.
@@ -223,9 +226,9 @@ fn give_to(core: &Core, cell: &WorkerCell, claim: Claim) {
         return claimer::give_up(core, lease, cell);
     };
     if !homes::lives_here(core, &unit, &claimable) {
-        core.put_back(cell, lease, &unit, PAUSE, "its session is in another pool");
+        core.put_back(cell, &core.execution(cell, claim, &unit), PAUSE, "its session is in another pool");
     } else if !is_seated {
-        core.put_back(cell, lease, &unit, Duration::ZERO, "its session is on another worker");
+        core.put_back(cell, &core.execution(cell, claim, &unit), Duration::ZERO, "its session is on another worker");
     } else {
         core.hand_over(cell, claim, &unit);
     }

@@ -3,7 +3,7 @@
 //! | a key | is there | goes when |
 //! |---|---|---|
 //! | has open strict units ([`Stay`]) | for as long as they are open | their pool has stopped |
-//! | was with a worker ([`Residences::settle`], [`Residences::stayed`]) | until its time is over | its time is over, or too many are remembered: then the one used longest ago |
+//! | was with a worker ([`Residences::settle`], [`Residences::stayed`]) | until its time is over | its time is over; its worker takes nothing any more, or its pool has stopped; or too many are remembered: then the one used longest ago |
 //! | neither | not at all | – |
 //!
 //! A strict unit may live only where its key does. So of two pools that want the same key at the same time exactly one gets
@@ -110,8 +110,8 @@ impl Residences {
         Some((residence.pool.name.to_string(), residence.worker.clone()?))
     }
 
-    /// A worker has ended: what no open unit uses lives nowhere any more, the rest with a worker that is yet to be found.
-    pub(super) fn worker_ends(&self, pool_number: u64, worker_id: &WorkerId) {
+    /// A worker takes nothing any more: what no open unit uses lives nowhere, the rest with a worker that is yet to be found.
+    pub(super) fn worker_goes(&self, pool_number: u64, worker_id: &WorkerId) {
         let mut state = self.lock();
         for key in state.by_worker.remove(&(pool_number, worker_id.clone())).unwrap_or_default() {
             let Some(mut residence) = state.take(&key) else { continue };
@@ -331,16 +331,16 @@ mod tests {
     }
 
     #[test]
-    fn what_was_with_a_worker_that_has_ended_may_go_anywhere_unless_it_is_in_use() {
+    fn what_was_with_a_worker_that_has_gone_may_go_anywhere_unless_it_is_in_use() {
         let residences = residences(10);
         let in_use = residences.enter(&key("in use"), &pool(1), NOW_MS).unwrap();
         for name in ["in use", "remembered", "elsewhere"] {
             let worker = if name == "elsewhere" { worker("w2") } else { worker("w1") };
             residences.settle(&key(name), &pool(1), &worker, NOW_MS + 1_000);
         }
-        residences.worker_ends(2, &worker("w1"));
+        residences.worker_goes(2, &worker("w1"));
         assert_eq!(residences.at("remembered", NOW_MS), home(1, "w1"), "another pool's worker was meant");
-        residences.worker_ends(1, &worker("w1"));
+        residences.worker_goes(1, &worker("w1"));
         assert_eq!((residences.at("remembered", NOW_MS), residences.at("elsewhere", NOW_MS)), (None, home(1, "w2")));
         let _moved = residences.enter(&key("remembered"), &pool(2), NOW_MS).unwrap();
         assert!(residences.enter(&key("in use"), &pool(2), NOW_MS).is_err());

@@ -105,7 +105,7 @@ pub(super) fn close_stuck(core: &Core, cell: &WorkerCell, execution: &Arc<Execut
     if settled.is_thread_back || cell.has_lost_lane(execution) {
         slot::free_stuck(core, cell, execution);
     } else {
-        cell.note_closed(execution);
+        cell.note_closed(&core.ready, execution);
     }
     tell_settled(core, execution, settled);
 }
@@ -127,7 +127,7 @@ fn not_brought_up(core: &Core, execution: &Execution, reason: &str) -> End {
 }
 
 /// Gives a unit back after a panic of our own.
-pub(super) fn give_up(core: &Core, execution: &Execution) {
+pub(super) fn give_up(core: &Core, execution: &Arc<Execution>) {
     let lease = &execution.claim.lease;
     match panics::contain("giving back", || core.repository().release(lease, None, "its worker panicked")) {
         Some(Ok(_)) => {}
@@ -135,7 +135,7 @@ pub(super) fn give_up(core: &Core, execution: &Execution) {
             log::error!("unit {}: could not be given back: {error}", lease.unit_id);
         }
         // Its lease would be renewed for as long as the pool lives.
-        Some(Err(_)) | None => core.keep_for_later(lease, AttemptReport::cancelled()),
+        Some(Err(_)) | None => core.keep_for_later(execution, AttemptReport::cancelled()),
     }
     if core.ready.unit_leaves(execution.claim.lease.attempt(), Left::Lost).is_none() {
         core.ready.unit_closes(execution.claim.lease.unit, &execution.unit);
@@ -168,7 +168,7 @@ fn execute(core: &Core, cell: &WorkerCell, execution: &Execution) -> End {
     });
 
     if let Some(tie) = execution.tie.as_ref().filter(|tie| tie.is_strict()) {
-        core.ready.session_goes_on(&tie.key, unit.key);
+        core.ready.session_goes_on(&tie.key, execution.claim.lease.attempt());
     }
     slot::resolve_capacity(core, cell, execution);
     let recording = Recording { core, execution };
@@ -254,7 +254,7 @@ fn free_then_tell(slot: &Slot<'_>, execution: &Execution, after: After, settled:
 /// What is to be tried again waits for its time.
 fn wait_if_open(core: &Core, execution: &Execution, settled: &Settled) {
     if settled.left.is_none() {
-        core.wait_until(&execution.claim.lease, &execution.unit, settled.until_ms.unwrap_or_else(|| core.now_ms()));
+        core.wait_until(execution, settled.until_ms.unwrap_or_else(|| core.now_ms()));
     }
 }
 

@@ -21,7 +21,8 @@ pub struct Available {
     pub failed: u64,
 }
 
-/// Chooses the worker for a unit that may go to several: one that belongs to no session, or whose worker is not there.
+/// Chooses the worker for a unit that may go to several: one that belongs to no session, or whose session is nowhere, or on a worker
+/// that has no room and that is only a [hint](crate::Affinity::Hint).
 ///
 /// ```
 /// use workcrew::{Available, Call, NewUnit, WorkPool, WorkResult};
@@ -42,7 +43,12 @@ pub trait Scheduler: Send + Sync + 'static {
     /// answer is `None` or no index. There is at least one.
     ///
     /// It is asked with nothing locked, so by the time of its answer the worker may have no room any more; then the pool takes
-    /// another. It should answer soon: whoever brings a unit waits for it.
+    /// another. For the same reason its answer may not be used at all: the unit may have to wait after all, or be refused. It is not
+    /// asked about a unit whose session says where to go.
+    ///
+    /// It should answer soon: whoever brings a unit waits for it, and so does everything in line. A pool that stops waits for it as for what
+    /// is executed. When the [grace](crate::Stop::Cancel) for that is over its thread is left behind, and what it answers later counts
+    /// for nothing.
     fn choose(&self, available: &[Available]) -> Option<usize>;
 }
 

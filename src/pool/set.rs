@@ -23,9 +23,10 @@ use super::handle::UnitHandle;
 use super::ready::{Completion, Ready, Stop};
 use super::residence::{REMEMBERED_LIMIT, Residences};
 use super::stats::{PoolPhase, PoolStats, Summary};
-use super::{WorkPool, deadline, inside, panics, stopping};
+use super::{DROPPED, WorkPool, deadline, inside, panics, stopping};
 use crate::clock::Clock;
 use crate::prompt::Prompt;
+use crate::sync::atomic::Ordering;
 use crate::unit::{NewUnit, check_name, shortened};
 use crate::worker::WorkerId;
 
@@ -187,14 +188,15 @@ impl PoolSet {
         give(self.pool(name), unit.into(), prompt.into(), WorkPool::enqueue)
     }
 
-    /// As [`WorkPool::wait_for_available_slot`] of the default pool; `false` at once if that is broken.
+    /// As [`WorkPool::wait_for_available_slot`] of the default pool; `false` at once if that is broken, and on a thread of any of
+    /// the pools.
     pub fn wait_for_available_slot(&self) -> bool {
-        self.default_pool().is_ok_and(WorkPool::wait_for_available_slot)
+        !self.is_inside() && self.default_pool().is_ok_and(WorkPool::wait_for_available_slot)
     }
 
     /// The same, but for no longer than that.
     pub fn wait_for_available_slot_timeout(&self, timeout: Duration) -> bool {
-        self.default_pool().is_ok_and(|pool| pool.wait_for_available_slot_timeout(timeout))
+        !self.is_inside() && self.default_pool().is_ok_and(|pool| pool.wait_for_available_slot_timeout(timeout))
     }
 
     /// Where what a session or an affinity key stands for is kept: the name of the pool, and the worker that has it.
@@ -294,12 +296,19 @@ impl PoolSet {
 
     fn stop_until(&self, stop: Stop, until: Option<Instant>) -> BTreeMap<String, Result<Summary, StopError>> {
         let why = stop.to_string();
-        for (_, pool) in self.built() {
-            stopping::begin_stop(&pool.core, stop, &why);
-        }
+        self.begin_stop(|_| stop, &why);
         let until = if self.is_inside() { Some(Instant::now()) } else { until };
         let left = || until.map(|until| until.saturating_duration_since(Instant::now()));
         self.built().map(|(name, pool)| (name.to_owned(), pool.stop_until(stop, left(), &why))).collect()
+    }
+
+    /// All begin to stop before any has to wait for its repository, which may not answer.
+    fn begin_stop(&self, stop: impl Fn(&WorkPool) -> Stop, why: &str) {
+        let pools = || self.built().map(|(_, pool)| pool);
+        let marked: Vec<_> = pools().map(|pool| stopping::mark_stop(&pool.core, stop(pool), why)).collect();
+        for (pool, waiting) in pools().zip(marked) {
+            stopping::leave_waiting(&pool.core, waiting);
+        }
     }
 
     /// The pools that were built, whatever became of them.
@@ -316,9 +325,10 @@ impl PoolSet {
 impl Drop for PoolSet {
     fn drop(&mut self) {
         // Each is waited for when it is dropped itself, and by then all have begun.
-        for (_, pool) in self.built() {
-            let grace = pool.core.settings.shutdown_grace;
-            stopping::begin_stop(&pool.core, Stop::Cancel { grace }, "it was dropped");
+        self.begin_stop(WorkPool::stop_when_dropped, DROPPED);
+        // On a thread of one of them none is: two such threads could wait for each other.
+        if self.is_inside() {
+            self.built().for_each(|(_, pool)| pool.is_left.store(true, Ordering::Relaxed));
         }
     }
 }

@@ -336,7 +336,7 @@ fn announce_end(core: &Core, cell: &WorkerCell) {
 
 /// Sessions that were with a worker which has ended may go anywhere; itself it is forgotten after a while.
 fn forget_later(core: &Core, cell: &WorkerCell) {
-    homes::worker_ends(core, &cell.id);
+    homes::see_off(core);
     core.ready.set_alarm(core.in_ms(FORGET_AFTER), Alarm::Forget(cell.number));
 }
 
@@ -382,6 +382,8 @@ fn change_row(core: &Core, cell: &WorkerCell, change: WorkerChange) -> bool {
 /// A worker crashed with a unit in hand: it takes nothing more. What becomes of the unit follows at once.
 pub(super) fn taint(core: &Core, cell: &WorkerCell, reason: &str) {
     cell.taint(&core.ready);
+    // Before anybody hears how the unit ended: its session need not come back here.
+    homes::see_off(core);
     change_row(core, cell, WorkerChange::Taint);
     log::warn!("worker {} crashed: {reason}", cell.id);
     core.callbacks.tell_of(|| Event::WorkerTainted { worker_id: &cell.id, reason });
@@ -447,6 +449,13 @@ fn settle_without(core: &Core, cell: &WorkerCell, assigned: Option<&Arc<OpenUnit
 /// Frees the place of a unit whose thread came back after its attempt was closed by somebody else.
 pub(super) fn free_stuck(core: &Core, cell: &WorkerCell, execution: &Execution) {
     if settle(core, cell, execution, After::GoOn) == Settled::Ends {
+        tell_to_end(core, cell);
+    }
+}
+
+/// Frees the place of a unit whose end could not be stored, and is now or never will be.
+pub(super) fn free_stored(core: &Core, cell: &WorkerCell, execution: &Execution) {
+    if cell.settle_stored(&core.ready, execution, wear(core), core.now_ms()) == Settled::Ends {
         tell_to_end(core, cell);
     }
 }

@@ -8,8 +8,9 @@ use super::cell::{LeftBehind, Spare, WorkerCell};
 use super::core::Core;
 use super::execution::Execution;
 use super::ledger::Left;
+use super::open_unit::OpenUnit;
 use super::ready::Stop;
-use super::stats::PoolStats;
+use super::stats::{PoolPhase, PoolStats};
 use super::supervisor::{Helpers, join};
 use super::timers::Alarm;
 use super::{claimer, homes, panics, slot};
@@ -20,18 +21,28 @@ const REPORTER_PATIENCE: Duration = Duration::from_millis(250);
 
 /// Begins to stop a pool. What waits is left PENDING.
 pub(super) fn begin_stop(core: &Core, stop: Stop, why: &str) {
+    leave_waiting(core, mark_stop(core, stop, why));
+}
+
+/// From now on the pool takes and begins nothing. Returns what waits, which is to [leave](leave_waiting).
+pub(super) fn mark_stop(core: &Core, stop: Stop, why: &str) -> Vec<Arc<OpenUnit>> {
     let stats = core.ready.stats();
-    let (left, is_news) = core.ready.begin_stop(stop);
+    let (waiting, is_news) = core.ready.begin_stop(stop);
     if is_news {
         log_stop(core, &stats, why);
     }
-    if !left.is_empty() {
+    waiting
+}
+
+/// What waits is let go, for which the repository has to answer, and then left PENDING. Who finishes what it has is recorded.
+pub(super) fn leave_waiting(core: &Core, waiting: Vec<Arc<OpenUnit>>) {
+    if !waiting.is_empty() {
         let_go(core);
     }
-    for unit in left {
+    for unit in waiting {
         unit.leave(Left::Pending);
     }
-    if is_news && stop == Stop::Drain {
+    if core.ready.stop_mode() == Some(Stop::Drain) {
         record_draining(core);
     }
 }
@@ -57,7 +68,9 @@ pub(super) fn let_go(core: &Core) {
 /// Says once why a pool stops, and what it leaves.
 fn log_stop(core: &Core, stats: &PoolStats, why: &str) {
     let (job, label) = (core.job.id, &core.settings.label);
-    log::info!("{job}: the pool `{label}` stops: {why}");
+    // That it did not come up nobody has asked for.
+    let level = if stats.phase == PoolPhase::InitFailed { log::Level::Warn } else { log::Level::Info };
+    log::log!(level, "{job}: the pool `{label}` stops: {why}");
     log::debug!(
         "{job}: the pool `{label}` stops: initialized {}, workers {}, available {}, busy {}, queued {}, waiters {}",
         core.init_time().is_some(),
@@ -97,7 +110,12 @@ impl Stopping {
         if self.is_grace_over {
             self.leave_behind(core);
         }
-        for cell in core.registry.snapshot() {
+        let cells = core.registry.snapshot();
+        if cells.iter().any(|cell| cell.is_stuck()) {
+            // What is not stored now is given back with its worker.
+            core.store_unstored();
+        }
+        for cell in cells {
             // Their attempts have ended, and nobody knows when they come back.
             if cell.is_stuck() {
                 leave(core, &cell, Spare::Nobody);
@@ -111,7 +129,8 @@ impl Stopping {
         let is_quiet =
             !state.has_open_units || (self.is_grace_over && !state.has_untold_units) || self.is_patience_over;
         let is_hook_over = self.is_start_grace_over || core.ready.is_hook_over();
-        state.busy == 0 && state.live == 0 && is_quiet && is_hook_over
+        let is_claimer_over = self.is_grace_over || !state.is_asking;
+        state.busy == 0 && state.live == 0 && is_quiet && is_hook_over && is_claimer_over
     }
 
     /// Asks whoever is on the way up to give up, and leaves behind who does not.
@@ -182,7 +201,11 @@ impl Stopping {
         // Whoever did not come up a moment ago has yet to send word of it.
         join(core.ready.ended_threads());
         core.end_helpers();
-        join([helpers.claimer, helpers.heartbeat]);
+        join([helpers.heartbeat]);
+        // A scheduler may take for ever, and whatever it answers, nothing is begun any more.
+        if !core.ready.leave_claimer_behind() {
+            join([helpers.claimer]);
+        }
         if !core.ready.leave_hook_behind() {
             join(helpers.init);
         }

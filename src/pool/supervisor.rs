@@ -10,7 +10,7 @@ use super::core::Core;
 use super::execution::Execution;
 use super::stopping::Stopping;
 use super::timers::Alarm;
-use super::{crew, panics, slot};
+use super::{crew, homes, panics, slot};
 use crate::executor::CancelReason;
 use crate::sync::thread::JoinHandle;
 
@@ -38,6 +38,7 @@ pub(super) fn serve(core: &Arc<Core>, helpers: Helpers) {
             panics::contain("the supervisor", || ring(core, alarm, &mut stopping));
         }
         join(core.ready.ended_threads());
+        homes::see_off(core);
         panics::contain("the supervisor", || crew::look_after(core));
         if panics::contain("the supervisor", || stopping.is_over(core)).unwrap_or(false) {
             break;

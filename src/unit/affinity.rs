@@ -13,9 +13,12 @@ use serde::{Deserialize, Serialize};
 /// A unit that names no key but a [session to resume](crate::NewUnit::resume_session) has that for one, and what an execution
 /// [tells](crate::Call::session) of its session counts too: a unit that carries it on goes where it is.
 ///
-/// Strict units with the same key are never on two workers at once, and begin in the order in which they were given to the pool, the
-/// larger priority first; one that is to be tried again goes before those that came later. What waits for its worker keeps no
-/// other unit waiting, and when that worker ends it goes to another as soon as the last of its key has left the old one.
+/// Strict units with the same key are never on two workers at once, and one goes after the other: of those that wait the larger priority
+/// first, then the one that was stored first; one that is to be tried again goes before those that came later. What is in this order are their
+/// claims and [`AttemptStarted`](crate::Event::AttemptStarted). On a worker that executes several units at a time the next begins while the one
+/// before is executed, so that the calls of the executor overlap, and may come in another order; for one at a time give workers a
+/// capacity of one. What waits for its worker keeps no other unit waiting, and when that worker ends, or takes nothing any more, it goes to
+/// another as soon as the last of its key has left the old one.
 ///
 /// ```
 /// use workcrew::{Affinity, Call, NewUnit, WorkPool, WorkResult};

@@ -16,7 +16,8 @@ use workcrew::repository::{Archive, By, CancelAnswer};
 use workcrew::unit::Change;
 use workcrew::{
     Call, Event, ExecuteError, JobId, MemoryRepository, NewJob, NewUnit, PoolHandle, PoolStats, Refusal, Repository,
-    RetryPolicy, Scaling, Stop, SubmitError, UnitHandle, UnitStatus, WaitError, WorkPool, WorkResult,
+    RetryPolicy, Scaling, Stop, SubmitError, UnitHandle, UnitStatus, WaitError, WorkPool, WorkResult, WorkerStatus,
+    WorkerView,
 };
 
 use crate::support::{self, Up as _};
@@ -533,12 +534,14 @@ impl World {
         }
     }
 
-    /// Whether there are as many workers as there should be, and none on its way up or out.
+    /// Whether there are as many workers as there should be, and none on its way up or out but those that are too many and have a unit.
     fn is_crew_complete(&self, stats: &PoolStats) -> bool {
-        let (busy, at_most) = (stats.busy_workers, stats.max_workers.max(stats.busy_workers));
-        let is_whole = self.scaling != Scaling::Fixed || stats.total_workers == at_most;
-        let is_quiet = stats.idle_workers + busy == stats.total_workers && stats.workers.len() == stats.total_workers;
-        is_whole && is_quiet && stats.total_workers <= at_most && busy == self.model.running().count()
+        let (busy, total) = (stats.busy_workers, stats.total_workers);
+        let is_leaving = |worker: &&WorkerView| worker.status == WorkerStatus::ShuttingDown;
+        let staying = total - stats.workers.values().filter(is_leaving).count();
+        let is_whole = self.scaling != Scaling::Fixed || total >= stats.max_workers;
+        let is_quiet = stats.idle_workers + busy == total && stats.workers.len() == total;
+        is_whole && is_quiet && staying <= stats.max_workers && busy == self.model.running().count()
     }
 
     /// Stops the pool; what it leaves is what the model says.

@@ -7,8 +7,8 @@ use shuttle::sync::atomic::{AtomicUsize, Ordering};
 use shuttle::thread;
 use workcrew::executor::CancelToken;
 use workcrew::{
-    Call, Completion, ExecuteError, Executor, NewUnit, Refusal, Scaling, Stop, UnitHandle, UnitStatus, WaitError,
-    WorkPool, WorkResult, WorkerId,
+    Available, Call, Completion, ExecuteError, Executor, NewUnit, Refusal, Scaling, Stop, UnitHandle, UnitStatus,
+    WaitError, WorkPool, WorkResult, WorkerId,
 };
 
 use crate::checker::check;
@@ -75,6 +75,24 @@ fn a_stop_meets_units_in_line() {
         let completion = waiting.join().unwrap();
         assert!(matches!(completion, Completion::Done | Completion::Stopped), "{completion:?}");
         world.assert_ended(&pool, &summary, &handles);
+    });
+}
+
+#[test]
+fn a_stop_meets_a_scheduler_that_takes_its_time() {
+    check(|| {
+        let world = World::new();
+        let stop = one_of(&STOPS);
+        let execute = if stop == Stop::Drain { one_of(&[quick as Execute, deaf]) } else { patient };
+        let slow = |available: &[Available]| {
+            thread::yield_now();
+            one_of(&[None, Some(0), Some(available.len() - 1)])
+        };
+        let builder = world.pool(execute).max_workers(one_of(&[1, 2])).worker_capacity(one_of(&[1, 2]));
+        let pool = world.start(builder.scaling(one_of(&SCALINGS)).scheduler(slow));
+        let submitters = [world.submitter(&pool, "a", 2, Way::Line), world.submitter(&pool, "b", 2, Way::Line)];
+        let summary = pool.stop(stop).unwrap();
+        world.assert_ended(&pool, &summary, &join_all(submitters));
     });
 }
 

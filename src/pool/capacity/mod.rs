@@ -12,13 +12,17 @@
 //! busy follows from that and is kept nowhere. A worker is chosen only when a place is taken: the least loaded, and of these the one
 //! that has been so for longest; if none has room, a new one, where those start on demand. Because both happen in one critical
 //! section no load is ever above its capacity and there are never more workers than there may be. One that is yet to come up has a
-//! single place, for the unit it is started for. All of this is plain data under the ready lock.
+//! single place, for the unit it is started for.
+//!
+//! If there may be fewer workers than there are, those that go are chosen at once. They take nothing more, and finish what they have;
+//! until they have, the others get so much less. All of this is plain data under the ready lock.
 
 mod strategy;
 #[cfg(test)]
 mod tests;
 mod worker;
 
+use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -95,6 +99,8 @@ pub(super) struct Capacity {
     tally: Tally,
     /// Those that have room, by their load and by since when they have had that.
     open: BTreeSet<(u32, u64, WorkerNumber)>,
+    /// Those that are on their way out, by their load.
+    retiring: BTreeSet<(u32, WorkerNumber)>,
     changes_ever: u64,
     /// Workers that were up and take nothing any more, since this was asked last.
     gone: Vec<WorkerNumber>,
@@ -113,6 +119,7 @@ impl Capacity {
             workers: HashMap::new(),
             tally: Tally::default(),
             open: BTreeSet::new(),
+            retiring: BTreeSet::new(),
             changes_ever: 0,
             gone: Vec::new(),
             reserved: HashMap::new(),
@@ -156,9 +163,20 @@ impl Capacity {
 
     /// How many places nobody has.
     pub(super) fn free(&self) -> usize {
-        // A worker too many has its place until it has gone.
-        let too_many = self.live().saturating_sub(self.max_workers);
-        (self.tally.rooms + self.unstarted()).saturating_sub(too_many + self.promised())
+        (self.tally.rooms + self.unstarted()).saturating_sub(self.load_too_much() + self.promised())
+    }
+
+    /// How many units those workers have in hand that are more than there may be. The others have so much less: together they never
+    /// have more than as many as there may be could have, if what began before is not too much already.
+    fn load_too_much(&self) -> usize {
+        // Who is on its way up has nothing in hand, and goes if it is one too many by then.
+        let too_many = (self.live() - self.tally.starting).saturating_sub(self.max_workers);
+        self.retiring.iter().take(too_many).map(|&(load, _)| usize::try_from(load).unwrap_or(usize::MAX)).sum()
+    }
+
+    /// Whether a worker that is up may take what it has room for, if that was promised.
+    fn has_room(&self) -> bool {
+        self.tally.rooms > self.load_too_much()
     }
 
     /// How many units a worker can take.
@@ -167,9 +185,10 @@ impl Capacity {
         usize::try_from(room).unwrap_or(usize::MAX)
     }
 
-    /// How many of a worker's places are taken.
+    /// How many units a worker has in hand, or is about to get.
     pub(super) fn load(&self, worker: WorkerNumber) -> usize {
-        self.workers.get(&worker).map_or(0, |known| known.load as usize)
+        let load = self.workers.get(&worker).map_or(0, |known| known.load);
+        usize::try_from(load).unwrap_or(usize::MAX)
     }
 
     /// How many workers may be started ahead, so that there is room also for those whose places are promised.
@@ -195,6 +214,7 @@ impl Capacity {
         if room > 0 {
             self.open.remove(&(known.load, known.since, worker));
         }
+        self.retiring.remove(&(known.load, worker));
         let (before, was_up, had_left) = (known.load, known.condition == Condition::Up, known.left(self.max_units) > 0);
         change(known);
         let is_up = known.condition == Condition::Up;
@@ -210,6 +230,9 @@ impl Capacity {
         self.tally.add(Tally::of(known, room));
         if room > 0 {
             self.open.insert((known.load, known.since, worker));
+        }
+        if known.condition == Condition::Retiring {
+            self.retiring.insert((known.load, worker));
         }
         true
     }
@@ -242,17 +265,29 @@ impl Capacity {
         self.update(worker, |known| known.condition = Condition::Retiring);
         if let Some(gone) = self.workers.remove(&worker) {
             self.tally.subtract(Tally::of(&gone, 0));
+            self.retiring.remove(&(gone.load, worker));
         }
     }
 
-    /// A worker is somewhere else in its life. What it has in hand it keeps.
+    /// A worker is somewhere else in its life, unless it is on its way out. What it has in hand it keeps.
     pub(super) fn publish(&mut self, worker: WorkerNumber, condition: Condition) {
-        self.update(worker, |known| known.condition = condition);
+        self.update(worker, |known| {
+            if known.condition != Condition::Retiring {
+                known.condition = condition;
+            }
+        });
     }
 
-    /// A worker is on its way up again, and may be used for as many units as a new one.
-    pub(super) fn restart(&mut self, worker: WorkerNumber) {
-        self.update(worker, |known| (known.condition, known.spent) = (Condition::Starting, 0));
+    /// A worker is to be on its way up again, and may be used for as many units as a new one. `false` if it is on its way out instead.
+    pub(super) fn restart(&mut self, worker: WorkerNumber) -> bool {
+        let mut may = false;
+        self.update(worker, |known| {
+            may = known.condition != Condition::Retiring;
+            if may {
+                (known.condition, known.spent) = (Condition::Starting, 0);
+            }
+        });
+        may
     }
 
     /// It is known how many units a worker can have in hand; never fewer than it has.
@@ -319,10 +354,10 @@ impl Capacity {
     }
 
     /// Takes a place that was promised and is given back in the same breath. A promise outlives the worker that it was
-    /// made for, if another may be started; `None` if not: then the unit has to wait in line.
+    /// made for, if another may be started; `None` if not, or if there may be fewer workers by now: then the unit has to wait in line.
     pub(super) fn take_promised(&mut self, wish: Option<WorkerNumber>) -> Option<Taken> {
         let wish = wish.filter(|&worker| self.room(worker) > 0);
-        if let Some(worker) = wish.or_else(|| self.least_loaded()) {
+        if let Some(worker) = wish.or_else(|| self.least_loaded()).filter(|_| self.has_room()) {
             self.update(worker, |known| known.load += 1);
             return Some(Taken::Up(worker));
         }
@@ -331,7 +366,7 @@ impl Capacity {
 
     /// Takes a place of this very worker, which must be free or promised; says whether it has one.
     pub(super) fn take_of(&mut self, worker: WorkerNumber) -> bool {
-        self.room(worker) > 0 && self.update(worker, |known| known.load += 1)
+        self.room(worker) > 0 && self.has_room() && self.update(worker, |known| known.load += 1)
     }
 
     /// Gives a place back that was taken and not used, because its worker did not take the unit.
@@ -371,6 +406,12 @@ impl Capacity {
     }
 
     /// Whether a worker takes units, or will when it has room.
+    pub(super) fn takes_units(&self, worker: WorkerNumber) -> bool {
+        let takes = |known: &Known| known.condition == Condition::Up && known.left(self.max_units) > 0;
+        self.workers.get(&worker).is_some_and(takes)
+    }
+
+    /// Whether a worker has neither crashed nor is on its way out.
     pub(super) fn is_up(&self, worker: WorkerNumber) -> bool {
         self.workers.get(&worker).is_some_and(|known| known.condition == Condition::Up)
     }
@@ -403,24 +444,22 @@ impl Capacity {
         may
     }
 
-    /// Whether there are more workers than there should be. Those on their way out make room.
-    fn has_too_many(&self) -> bool {
-        self.live() - self.tally.retiring > self.max_workers
+    /// How many workers there are more than there should be, without those that are on their way out.
+    fn excess(&self) -> usize {
+        (self.live() - self.tally.retiring).saturating_sub(self.max_workers)
     }
 
     /// A worker has come up, and can have so many units in hand. It takes what it is given, unless it is one too many.
     pub(super) fn come_up(&mut self, worker: WorkerNumber, capacity: u32, now_ms: i64) -> Condition {
-        let condition = if self.has_too_many() { Condition::Retiring } else { Condition::Up };
+        let condition = if self.excess() > 0 { Condition::Retiring } else { Condition::Up };
         self.update(worker, |known| {
             (known.condition, known.capacity, known.idle_since_ms) = (condition, capacity, now_ms);
         });
         condition
     }
 
-    /// A worker is done with what was in a place. Says where it is in its life now: it retires if it must, or if there are more than there
-    /// should be.
+    /// A worker is done with what was in a place. Says where it is in its life now: it retires if it must.
     pub(super) fn settle(&mut self, worker: WorkerNumber, done: &Done<'_>, now_ms: i64) -> Condition {
-        let is_to_retire = done.must_retire || self.has_too_many();
         let mut condition = Condition::Retiring;
         self.update(worker, |known| {
             known.load = known.load.saturating_sub(1);
@@ -432,7 +471,7 @@ impl Capacity {
             if known.load == 0 {
                 known.idle_since_ms = now_ms;
             }
-            if known.condition == Condition::Up && is_to_retire {
+            if known.condition == Condition::Up && done.must_retire {
                 known.condition = Condition::Retiring;
             }
             condition = known.condition;
@@ -440,23 +479,29 @@ impl Capacity {
         condition
     }
 
-    /// Sets the number of workers. Returns the idle ones that are to retire, those idle for the shortest time.
+    /// Sets the number of workers. If those are too many now, some retire: first those that take nothing because they crashed, then
+    /// those with the least in hand, of several the one that has had it for the shortest time. Who is on its way up is left until it has
+    /// come up. Returns those that retire and have nothing in hand: they have to be told.
     pub(super) fn set_max_workers(&mut self, max_workers: usize) -> Vec<WorkerNumber> {
         self.max_workers = max_workers;
-        let excess = (self.live() - self.tally.retiring).saturating_sub(max_workers);
-        self.retire_idle(excess)
-    }
-
-    /// Retires idle workers, at most so many.
-    pub(super) fn retire_idle(&mut self, at_most: usize) -> Vec<WorkerNumber> {
-        let idle = self.workers.iter().filter(|(_, known)| known.is_idle());
-        let mut victims: Vec<_> = idle.map(|(&worker, known)| (known.since, worker)).collect();
+        let by_use = |known: &Known| (known.condition == Condition::Up, known.load, Reverse(known.since));
+        let can_go = self.workers.iter().filter(|(_, known)| known.can_retire());
+        let mut victims: Vec<_> = can_go.map(|(&worker, known)| (by_use(known), worker)).collect();
         victims.sort_unstable();
-        let victims: Vec<_> = victims.into_iter().rev().take(at_most).map(|(_, worker)| worker).collect();
-        for &victim in &victims {
+        victims.truncate(self.excess().saturating_sub(self.tally.starting));
+        for &(_, victim) in &victims {
             self.publish(victim, Condition::Retiring);
         }
-        victims
+        victims.into_iter().filter(|&((_, load, _), _)| load == 0).map(|(_, worker)| worker).collect()
+    }
+
+    /// Retires all workers that have nothing in hand.
+    pub(super) fn retire_idle(&mut self) -> Vec<WorkerNumber> {
+        let idle: Vec<_> = self.workers().filter(|(_, known)| known.is_idle()).map(|(worker, _)| worker).collect();
+        for &worker in &idle {
+            self.publish(worker, Condition::Retiring);
+        }
+        idle
     }
 }
 

@@ -29,7 +29,7 @@ fn entries_of_workers_that_retired_are_skipped() {
     capacity.settle(first, &Done::default(), 0);
     capacity.settle(second, &Done::default(), 0);
     assert_eq!(capacity.set_max_workers(1), [second]);
-    assert_eq!(capacity.free(), 0, "a worker on its way out still has its place");
+    assert_eq!((capacity.free(), capacity.room(second)), (1, 0));
     capacity.remove(second);
     assert_eq!(capacity.take(None), Some(Taken::Up(first)));
     capacity.set_max_workers(2);
@@ -72,14 +72,74 @@ fn there_are_never_more_workers_than_places() {
 }
 
 #[test]
-fn a_worker_too_many_retires_when_it_is_done() {
+fn a_worker_too_many_is_chosen_at_once_and_retires_when_it_is_done() {
     // 000-F32
     let mut capacity = Capacity::new(2, Supply::OnDemand, None);
     let (first, second) = (worker_of(capacity.take(None)), worker_of(capacity.take(None)));
-    assert!(capacity.set_max_workers(1).is_empty());
-    assert_eq!(capacity.settle(first, &Done::default(), 0), Condition::Retiring);
-    capacity.remove(first);
-    assert_eq!(capacity.settle(second, &Done::default(), 0), Condition::Up);
+    assert!(capacity.set_max_workers(1).is_empty(), "both have something in hand");
+    assert_eq!(capacity.take_gone(), [second]);
+    assert_eq!(capacity.settle(first, &Done::default(), 0), Condition::Up);
+    assert_eq!(
+        (capacity.room(first), capacity.free(), capacity.take(None)),
+        (1, 0, None),
+        "one is still with the other"
+    );
+    capacity.publish(second, Condition::Tainted);
+    assert!(!capacity.restart(second), "whatever becomes of it, it is on its way out");
+    assert_eq!(capacity.settle(second, &Done::default(), 0), Condition::Retiring);
+    assert_eq!(capacity.take(None), Some(Taken::Up(first)), "it has nothing in hand any more");
+    capacity.remove(second);
+    assert!(capacity.set_max_workers(2).is_empty());
+    assert!(matches!(capacity.take(None), Some(Taken::New(_))));
+}
+
+#[test]
+fn those_go_first_that_can_take_nothing_and_then_those_with_the_least_in_hand() {
+    // 000-F32
+    let mut capacity = Capacity::new(6, Supply::Ahead, None);
+    let workers = capacity.begin_starting(6);
+    for &worker in &workers[..5] {
+        capacity.come_up(worker, 3, 0);
+    }
+    let [crashed, rests, full, busy, idle, upcoming] = workers[..] else { unreachable!() };
+    for (worker, load) in [(crashed, 1), (full, 3), (busy, 1)] {
+        assert!((0..load).all(|_| capacity.take_of(worker)));
+    }
+    capacity.publish(crashed, Condition::Tainted);
+    capacity.publish(rests, Condition::Tainted);
+    let mut retire_to = |max_workers| {
+        let told = capacity.set_max_workers(max_workers);
+        let is_retiring = |&&worker: &&WorkerNumber| capacity.workers[&worker].condition == Condition::Retiring;
+        (told, workers.iter().filter(is_retiring).copied().collect::<Vec<_>>())
+    };
+    assert_eq!(retire_to(5), (vec![], vec![]), "who is on its way up goes when it has come up");
+    assert_eq!(retire_to(4), (vec![rests], vec![rests]));
+    assert_eq!(retire_to(3), (vec![], vec![crashed, rests]));
+    assert_eq!(retire_to(2), (vec![idle], vec![crashed, rests, idle]));
+    assert_eq!(capacity.come_up(upcoming, 3, 0), Condition::Retiring);
+    let told = capacity.set_max_workers(1);
+    assert_eq!((told, capacity.workers[&busy].condition), (vec![], Condition::Retiring));
+    assert_eq!((capacity.workers[&full].condition, capacity.free()), (Condition::Up, 0));
+}
+
+#[test]
+fn what_those_have_in_hand_that_go_the_others_have_less() {
+    let mut capacity = Capacity::new(3, Supply::Ahead, None);
+    for worker in capacity.begin_starting(3) {
+        capacity.come_up(worker, 4, 0);
+    }
+    assert!((0..4).all(|_| capacity.take(None).is_some()), "two, one and one");
+    capacity.add_permit();
+    capacity.set_max_workers(2);
+    assert_eq!((capacity.tally().rooms, capacity.free()), (5, 3), "one is too much, and one promised");
+    capacity.set_max_workers(1);
+    assert_eq!((capacity.tally().rooms, capacity.free()), (2, 0), "two are too much");
+    capacity.drop_permit();
+    assert_eq!(capacity.take_promised(None), None, "a promise is none any more");
+    assert!(!capacity.take_of(WorkerNumber(1)));
+    assert_eq!(capacity.settle(WorkerNumber(2), &Done::default(), 0), Condition::Retiring);
+    assert_eq!(capacity.take(None), Some(Taken::Up(WorkerNumber(1))));
+    assert_eq!(capacity.tally().load, 4, "as many as one can have");
 }
 
 #[test]

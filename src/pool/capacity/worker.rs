@@ -69,6 +69,11 @@ impl Known {
     pub(super) fn is_idle(&self) -> bool {
         self.condition == Condition::Up && self.load == 0
     }
+
+    /// Whether it can be sent away: it has come up, and is not on its way out.
+    pub(super) fn can_retire(&self) -> bool {
+        matches!(self.condition, Condition::Up | Condition::Tainted)
+    }
 }
 
 /// How many workers do what, and how much room they have.

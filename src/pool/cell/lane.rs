@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::words::After;
 use crate::pool::execution::Execution;
 use crate::pool::inbox::Inbox;
 use crate::pool::ledger::Left;
@@ -38,6 +39,8 @@ pub(super) struct Current {
     pub(super) is_closed: bool,
     /// How its unit leaves if the pool stops, once the end is stored or cannot be.
     pub(super) stored: Option<Left>,
+    /// What its worker does after it, if its thread is done and its place is kept only until the end is stored.
+    pub(super) kept: Option<After>,
 }
 
 impl Current {
@@ -49,6 +52,7 @@ impl Current {
             is_reporting: false,
             is_closed: false,
             stored: None,
+            kept: None,
         }
     }
 }
@@ -63,11 +67,13 @@ pub(super) struct Lane {
     pub(super) current: Option<Current>,
     /// Whether it has a thread, or is about to have one.
     pub(super) is_open: bool,
+    /// Whether the system has yet to give it that thread. It may not, so only whoever asked for it counts on it.
+    pub(super) is_coming: bool,
 }
 
 impl Lane {
     pub(super) fn new(inbox: Inbox) -> Lane {
-        Lane { inbox, generation: 0, thread: None, current: None, is_open: true }
+        Lane { inbox, generation: 0, thread: None, current: None, is_open: true, is_coming: false }
     }
 
     /// Another thread than before is to be behind it.
@@ -90,6 +96,6 @@ impl Lane {
 
     /// Whether it can be handed an execution.
     pub(super) fn is_free(&self) -> bool {
-        self.is_open && self.current.is_none()
+        self.is_open && !self.is_coming && self.current.is_none()
     }
 }

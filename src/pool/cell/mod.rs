@@ -131,7 +131,7 @@ impl WorkerCell {
         if is_ended {
             return Some(thread);
         }
-        lane.thread = Some(thread);
+        (lane.thread, lane.is_coming) = (Some(thread), false);
         None
     }
 
@@ -167,6 +167,7 @@ impl WorkerCell {
         if state.status != WorkerStatus::Ready {
             return Err(execution);
         }
+        // There is one: whoever needed one more thread comes here only when that is there.
         let Some(lane) = state.lanes.iter_mut().find(|lane| lane.is_free()) else { return Err(execution) };
         if !lane.inbox.put(Task::Run(Arc::clone(&execution))) {
             return Err(execution);
@@ -252,7 +253,7 @@ impl WorkerCell {
         }
     }
 
-    /// It is done with a unit. See [`Settled`].
+    /// It is done with a unit. See [`Settled`]. If the end of that is yet to be stored, its place is kept until it is.
     pub(super) fn settle(
         &self,
         ready: &Ready,
@@ -262,16 +263,24 @@ impl WorkerCell {
         now_ms: i64,
     ) -> Settled {
         let mut state = self.state.lock();
-        // Otherwise somebody is ending it, and its place with it.
-        let lane = if state.is_left { None } else { state.lanes.iter_mut().find(|lane| lane.has(execution.run)) };
-        let Some(current) = lane.and_then(|lane| lane.current.take()) else { return Settled::GoesOn };
-        let done = Done {
-            unit: Some(&execution.unit),
-            is_spent: true,
-            was_reporting: current.is_reporting,
-            must_retire: state.must_retire(after, wear, now_ms),
-        };
-        state.settle(self.number, ready, &done, after, now_ms)
+        if let Some(current) = state.current_of(execution).filter(|current| current.stored == Some(Left::Unrecorded)) {
+            current.kept = Some(after);
+            ready.place_is_kept();
+            return Settled::GoesOn;
+        }
+        state.settle_execution(self.number, ready, execution, after, wear, now_ms)
+    }
+
+    /// The end of a unit is stored after all, or never will be: its place is free, if it was kept only for that. See [`Settled`].
+    pub(super) fn settle_stored(&self, ready: &Ready, execution: &Execution, wear: Wear, now_ms: i64) -> Settled {
+        let mut state = self.state.lock();
+        let Some(current) = state.current_of(execution) else { return Settled::GoesOn };
+        current.stored = Some(Left::Lost);
+        match current.kept.take() {
+            Some(after) => state.settle_execution(self.number, ready, execution, after, wear, now_ms),
+            // Its thread has yet to come back.
+            None => Settled::GoesOn,
+        }
     }
 
     /// It was to have a unit, and did not get it after all; if it was assigned one, that is told. See [`Settled`].
@@ -341,6 +350,11 @@ impl WorkerCell {
         for lane in &mut state.lanes {
             let Some(current) = &mut lane.current else { continue };
             let execution = Arc::clone(&current.execution);
+            if let (Some(left), Some(_)) = (current.stored, current.kept) {
+                // Its thread waits, and ends with its worker.
+                had.push(LeftBehind::Stored(execution, left));
+                continue;
+            }
             had.push(match (current.stage, current.stored) {
                 (Stage::Executing | Stage::Asked, _) => LeftBehind::Executing(execution),
                 (Stage::Closing, Some(left)) => LeftBehind::Stored(execution, left),
@@ -363,16 +377,20 @@ impl WorkerCell {
     }
 
     /// The attempt of a stuck thread has been brought to its end.
-    pub(super) fn note_closed(&self, execution: &Execution) {
-        if let Some(current) = self.state.lock().current_of(execution) {
+    pub(super) fn note_closed(&self, ready: &Ready, execution: &Execution) {
+        let mut state = self.state.lock();
+        if let Some(current) = state.current_of(execution) {
             current.is_closed = true;
+            let is_stuck = |current: &&Current| current.is_closed && current.kept.is_none();
+            ready.worker_is_stuck(self.number, state.currents().filter(is_stuck).count());
         }
     }
 
-    /// Whether it has nothing left to do but to wait for threads that are stuck.
+    /// Whether it has nothing left to do but to wait for threads that are stuck, or for ends to be stored.
     pub(super) fn is_stuck(&self) -> bool {
         let state = self.state.lock();
-        state.currents().next().is_some() && state.currents().all(|current| current.is_closed)
+        let is_over = |current: &Current| current.is_closed || current.kept.is_some();
+        state.currents().next().is_some() && state.currents().all(is_over)
     }
 
     /// Whether another thread, or none, is behind a lane now.
@@ -472,6 +490,27 @@ impl WorkerState {
         after != After::GoOn || self.has_crashed || self.is_worn(wear, now_ms)
     }
 
+    /// It is done with what an execution was for. Otherwise somebody is ending it, and its place with it.
+    fn settle_execution(
+        &mut self,
+        worker: WorkerNumber,
+        ready: &Ready,
+        execution: &Execution,
+        after: After,
+        wear: Wear,
+        now_ms: i64,
+    ) -> Settled {
+        let lane = if self.is_left { None } else { self.lanes.iter_mut().find(|lane| lane.has(execution.run)) };
+        let Some(current) = lane.and_then(|lane| lane.current.take()) else { return Settled::GoesOn };
+        let done = Done {
+            unit: Some(&execution.unit),
+            is_spent: true,
+            was_reporting: current.is_reporting,
+            must_retire: self.must_retire(after, wear, now_ms),
+        };
+        self.settle(worker, ready, &done, after, now_ms)
+    }
+
     /// One unit fewer is in hand. What follows from that for the worker is the same on all lanes.
     fn settle(&mut self, worker: WorkerNumber, ready: &Ready, done: &Done<'_>, after: After, now_ms: i64) -> Settled {
         self.load -= 1;
@@ -517,7 +556,7 @@ impl WorkerState {
         threads
     }
 
-    /// One more lane, or one again that had lost its thread.
+    /// One more lane, or one again that had lost its thread. It takes nothing before its thread is there.
     fn add_lane(&mut self) -> Reserved {
         let inbox = Inbox::new();
         let lane =
@@ -526,6 +565,7 @@ impl WorkerState {
             Some(closed) => closed.replace(&inbox),
             None => self.lanes.push(Lane::new(inbox.clone())),
         }
+        self.lanes[lane].is_coming = true;
         Reserved::WithLane { lane: LaneNumber(lane), generation: self.lanes[lane].generation, inbox }
     }
 

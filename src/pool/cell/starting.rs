@@ -150,16 +150,21 @@ impl WorkerCell {
         LateStart::Ended(cancel)
     }
 
-    /// TAINTED → STARTING, if it still is and has nothing in hand.
+    /// TAINTED → STARTING, if it still is and has nothing in hand. If it was one too many while something was on its way to it, which it
+    /// did not take, nobody else has told it: it ends.
     pub(in crate::pool) fn restart(&self, ready: &Ready, now_ms: i64, alarm_ms: i64) {
         let mut state = self.state.lock();
         if state.status != WorkerStatus::Tainted || state.load > 0 {
             return;
         }
+        if !ready.worker_restarts(self.number) {
+            state.status = WorkerStatus::ShuttingDown;
+            state.lanes[LaneNumber::FIRST.0].inbox.put(Task::Quit);
+            return;
+        }
         state.status = WorkerStatus::Starting;
         state.has_crashed = false;
         state.units = 0;
-        ready.worker_restarts(self.number);
         state.begin_start(self.number, ready, now_ms, alarm_ms);
         state.lanes[LaneNumber::FIRST.0].inbox.put(Task::Restart);
     }

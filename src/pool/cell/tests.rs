@@ -90,6 +90,28 @@ fn it_takes_as_many_units_as_it_can_have_and_has_a_lane_for_each() {
 }
 
 #[test]
+fn a_lane_gets_nothing_before_it_has_a_thread() {
+    let ready = ready(1);
+    let cell = busy(&ready);
+    cell.set_capacity(&ready, 2);
+    let is_free = |lane: LaneNumber| cell.state.lock().lanes[lane.0].is_free();
+    assert!(is_free(LaneNumber::FIRST), "that one brings the worker up");
+    for attempt in ["refused", "there"] {
+        assert_eq!(ready.busy_worker(), cell.number);
+        let Reserved::WithLane { lane, generation, .. } = cell.reserve() else { panic!("{attempt}: it needs one") };
+        assert!(!is_free(lane), "{attempt}: whoever comes meanwhile would wait for a thread that may never be");
+        if attempt == "refused" {
+            cell.lose_lane(lane);
+            assert_eq!(cell.settle_without(&ready, None, After::GoOn, ANY_WEAR, 0), Settled::GoesOn);
+            assert!(!is_free(lane));
+        } else {
+            assert!(cell.set_thread(lane, thread::spawn(|| ()), generation).is_none());
+            assert!(is_free(lane));
+        }
+    }
+}
+
+#[test]
 fn one_that_crashed_does_not_rest_if_it_is_to_end_anyway() {
     let rest = After::Crash { rests_until_ms: Some(10) };
     for (first, second) in [(rest, After::Retire), (After::Retire, rest)] {

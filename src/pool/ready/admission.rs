@@ -133,6 +133,15 @@ impl Ready {
         })
     }
 
+    /// Whether a unit of a session that comes now may go to several workers.
+    pub(in crate::pool) fn has_choice(&self, tie: &Tie, now_ms: i64) -> bool {
+        let mut state = self.state.lock();
+        match tie.is_strict() {
+            true => state.ledger.line.sessions.seat(&tie.key, now_ms) == Seat::Anywhere,
+            false => state.preferred(Some(tie), now_ms).is_none(),
+        }
+    }
+
     /// The worker that was taken for a unit is gone, and there is no other: it waits in line.
     pub(in crate::pool) fn join_line(&self, arrival: &mut Arrival) {
         self.change(|state, _| {
@@ -282,6 +291,16 @@ impl State {
         }
     }
 
+    /// Whether there is a place for the next unit whose turn it is, and it may go to several workers.
+    pub(super) fn has_choice_for_next(&mut self, now_ms: i64) -> bool {
+        if self.capacity.free() == 0 {
+            return false;
+        }
+        let Some((next, claimable)) = self.ledger.next(&self.capacity) else { return false };
+        let tie = claimable.tie.clone();
+        next.worker.is_none() && self.preferred(tie.as_ref(), now_ms).is_none()
+    }
+
     /// Gives the next unit whose turn it is a place, if there is one for it.
     pub(super) fn pick_next(&mut self, wish: Option<WorkerNumber>, now_ms: i64) -> Option<Pick> {
         if self.capacity.free() == 0 {
@@ -302,5 +321,48 @@ impl State {
         }
         let strict_key = tie.filter(Tie::is_strict).map(|tie| tie.key);
         Some(Pick { key: next.unit, unit, strict_key, taken })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attempt::AttemptKey;
+    use crate::pool::capacity::Condition;
+    use crate::pool::ledger::Left;
+    use crate::pool::ready::tests::ready;
+    use crate::sync::thread;
+    use crate::unit::UnitStatus;
+
+    #[test]
+    fn a_strict_unit_that_its_worker_did_not_take_goes_to_another_if_none_of_its_session_is_left_there() {
+        // 001-F44
+        let key: Arc<str> = "s".into();
+        let claimable = Claimable { priority: 0, tie: Some(Tie { key: key.clone(), affinity: Affinity::StrictQueue }) };
+        let attempt = AttemptKey { unit: UnitKey(1), number: 1 };
+        for is_one_left in [true, false] {
+            let ready = ready(2);
+            ready.begin_initializing().unwrap();
+            ready.begin_running(0);
+            let bring = |id| {
+                let coming = Coming { id, claimable: &claimable, is_due: true, wish: None, now_ms: 0 };
+                match ready.begin_submission(Right::Thread(thread::current().id()), &coming).unwrap() {
+                    (Place::Worker(taken), arrival) => (taken.worker(), arrival),
+                    (Place::Line, _) => panic!("{id} is in line"),
+                }
+            };
+            let (worker, first) = bring("a");
+            ready.worker_is_up(worker, 2, 0);
+            ready.submission_runs(attempt, &first, worker);
+            ready.session_goes_on(&key, attempt);
+            let (same, _second) = bring("b");
+            assert_eq!(same, worker);
+            ready.publish(worker, Condition::Tainted);
+            if !is_one_left {
+                ready.unit_leaves(attempt, Left::Ended(UnitStatus::Completed)).unwrap();
+            }
+            let other = ready.replace(worker, Some(&key), 0).map(Taken::worker);
+            assert_eq!((other.is_none(), other == Some(worker)), (is_one_left, false), "{other:?}");
+        }
     }
 }

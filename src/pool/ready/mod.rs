@@ -49,6 +49,8 @@ struct State {
     capacity: Capacity,
     ledger: Ledger,
     timers: Timers,
+    /// Workers that take nothing any more, of which the other pools of a set have yet to hear.
+    departed: Vec<WorkerNumber>,
     abandoned: usize,
     /// Threads that ended and are to be joined.
     ended_threads: Vec<JoinHandle<()>>,
@@ -59,6 +61,9 @@ struct State {
     is_reporter_left_behind: bool,
     /// Whether the reporter tells no more.
     is_reporter_over: bool,
+    /// Whether the claimer waits for the scheduler's answer.
+    is_asking: bool,
+    is_claimer_left_behind: bool,
     /// Whether a unit has waited in line for too long, of which the repository has not heard.
     is_sweep_due: bool,
     /// What is known of the units that wait for anybody.
@@ -101,6 +106,12 @@ impl State {
         for unit in self.timers.take_retries(now_ms) {
             self.ledger.fall_due(unit, now_ms);
         }
+    }
+
+    /// Nobody is to wait for a worker any more: its sessions may go elsewhere, also to other pools.
+    fn worker_goes(&mut self, worker: WorkerNumber) {
+        self.ledger.line.sessions.worker_goes(worker);
+        self.departed.push(worker);
     }
 
     /// Whether those who wait for completion may find what they wait for.
@@ -176,12 +187,15 @@ impl Ready {
             crew: Crew::new(limits),
             ledger: Ledger::new(max_queue_size, sessions_for_ms),
             timers: Timers::new(),
+            departed: Vec::new(),
             abandoned: 0,
             ended_threads: Vec::new(),
             submissions: 0,
             reports: 0,
             is_reporter_left_behind: false,
             is_reporter_over: false,
+            is_asking: false,
+            is_claimer_left_behind: false,
             is_sweep_due: false,
             pull: Pull::default(),
             slot_waiters: 0,
@@ -205,10 +219,14 @@ impl Ready {
         let before = state.outlook();
         let answer = section(&mut state, &mut wake);
         for worker in state.capacity.take_gone() {
-            state.ledger.line.sessions.worker_goes(worker);
+            state.worker_goes(worker);
+            wake.supervisor = true;
         }
         for (unit, at_ms) in state.ledger.queue.take_idle_alarms() {
             state.timers.clear(at_ms, Alarm::QueueTimeout(unit));
+        }
+        for (unit, at_ms) in state.ledger.take_idle_alarms() {
+            state.timers.clear(at_ms, Alarm::Retry(unit));
         }
         // There is room also when what had precedence is gone.
         let after = state.outlook();
@@ -366,7 +384,32 @@ impl Ready {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::attempt::AttemptKey;
+    use crate::pool::ledger::Left;
+    use crate::pool::line::Claimable;
     use crate::pool::scaling::Scaling;
+    use crate::unit::{UnitKey, UnitStatus};
+
+    #[test]
+    fn a_unit_that_need_not_wait_for_its_time_any_more_leaves_no_alarm() {
+        let ready = ready(1);
+        ready.state.lock().phase = PoolPhase::Running;
+        let waits = |until_ms| {
+            let claimable = Claimable::default();
+            ready.take_back(AttemptKey { unit: UnitKey(1), number: 1 }, "a", &claimable, until_ms);
+        };
+        waits(10);
+        waits(20);
+        assert_eq!(ready.next_alarm_ms(), Some(20), "it waits for another time");
+        waits(20);
+        assert_eq!(ready.next_alarm_ms(), Some(20), "for the same");
+        ready.unit_leaves(AttemptKey { unit: UnitKey(1), number: 1 }, Left::Ended(UnitStatus::Cancelled)).unwrap();
+        assert_eq!(ready.next_alarm_ms(), None);
+        waits(30);
+        let worker = ready.busy_worker();
+        ready.claimed(AttemptKey { unit: UnitKey(1), number: 2 }, "a", &Claimable::default(), worker).unwrap();
+        assert_eq!(ready.next_alarm_ms(), None, "it runs");
+    }
 
     /// The state of a pool that has not begun.
     pub(in crate::pool) fn ready(max_workers: usize) -> Ready {

@@ -78,6 +78,8 @@ pub(in crate::pool) struct StopState {
     pub(in crate::pool) has_open_units: bool,
     /// Whether some of those wait for more than their callbacks.
     pub(in crate::pool) has_untold_units: bool,
+    /// Whether the claimer waits for the scheduler's answer.
+    pub(in crate::pool) is_asking: bool,
 }
 
 impl Ready {
@@ -135,6 +137,7 @@ impl Ready {
             live: state.capacity.live(),
             has_open_units: !state.ledger.is_empty() || state.reports > 0,
             has_untold_units: !state.ledger.is_only_reporting(),
+            is_asking: state.is_asking,
         })
     }
 

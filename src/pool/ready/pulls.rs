@@ -73,6 +73,13 @@ impl Ready {
         });
     }
 
+    /// The claimer is about to ask the scheduler for whom the next unit is to be pulled; says whether it should.
+    pub(in crate::pool) fn begin_asking_for_open(&self) -> bool {
+        let mut state = self.state.lock();
+        state.is_asking = state.may_pull();
+        state.is_asking
+    }
+
     /// Takes places for units that may be pulled, at most so many: those that nobody waits for.
     pub(in crate::pool) fn take_open(&self, at_most: usize, wish: Option<WorkerNumber>) -> Vec<Taken> {
         self.change(|state, _| {
@@ -94,9 +101,14 @@ impl Ready {
         worker: WorkerNumber,
         now_ms: i64,
     ) -> Option<(Arc<OpenUnit>, bool)> {
-        self.change(|state, _| {
+        self.change(|state, wake| {
             let is_seated = state.phase == PoolPhase::Running && state.seat_pulled(claimable, worker, now_ms);
             let unit = state.claimed(attempt, unit_id, claimable, worker)?;
+            if claimable.tie.is_some() && !state.capacity.takes_units(worker) {
+                // It was its last, and it has said goodbye to its sessions before it had this one.
+                state.worker_goes(worker);
+                wake.supervisor = true;
+            }
             Some((unit, is_seated))
         })
     }

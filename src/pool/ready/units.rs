@@ -177,11 +177,6 @@ impl Ready {
         Some(answer)
     }
 
-    /// Whether something is due, and there is a place for it.
-    pub(in crate::pool) fn has_work(&self) -> bool {
-        self.state.lock().outlook().has_work
-    }
-
     /// Takes places for units that are due, in order, at most so many: each goes to its own worker if it must, otherwise rather to the one
     /// that its session was on, or to the one that is wished for.
     pub(in crate::pool) fn pick_due(&self, at_most: usize, wish: Option<WorkerNumber>, now_ms: i64) -> Vec<Pick> {
@@ -272,20 +267,32 @@ impl Ready {
         });
     }
 
-    /// A worker has told which session it is in. That counts, as is said, unless it takes nothing any more.
-    pub(in crate::pool) fn session_is_on(&self, key: &Arc<str>, worker: WorkerNumber, now_ms: i64) -> bool {
+    /// An attempt has told which session it is in. That counts if it still runs, unless its worker takes nothing any more. Says whether it does.
+    pub(in crate::pool) fn tell_session(
+        &self,
+        attempt: AttemptKey,
+        key: &Arc<str>,
+        worker: WorkerNumber,
+        now_ms: i64,
+    ) -> bool {
         self.change(|state, _| {
-            let is_up = state.capacity.is_up(worker);
-            if is_up {
-                state.ledger.line.sessions.visit(key, worker, now_ms);
-            }
-            is_up
+            state.capacity.takes_units(worker) && state.ledger.tell_session(attempt, key, worker, now_ms)
         })
     }
 
-    /// A unit of a strict session has begun: the next of its session may.
-    pub(in crate::pool) fn session_goes_on(&self, key: &Arc<str>, unit: UnitKey) {
-        self.change(|state, _| state.ledger.line.sessions.begin(key, unit));
+    /// Whether a session is on this very worker.
+    pub(in crate::pool) fn is_session_on(&self, key: &str, worker: WorkerNumber) -> bool {
+        self.state.lock().ledger.line.sessions.is_on(key, worker)
+    }
+
+    /// An attempt of a unit of a strict session has begun: the next of its session may. One that was given up meanwhile says nothing
+    /// about the one that follows it.
+    pub(in crate::pool) fn session_goes_on(&self, key: &Arc<str>, attempt: AttemptKey) {
+        self.change(|state, _| {
+            if state.ledger.is_running_in(attempt) {
+                state.ledger.line.sessions.begin(key, attempt.unit);
+            }
+        });
     }
 
     /// A unit of a session was with a worker until now.

@@ -18,9 +18,9 @@ impl Ready {
         self.change(|state, _| state.capacity.publish(worker, condition));
     }
 
-    /// A worker is on its way up again, and as good as new.
-    pub(in crate::pool) fn worker_restarts(&self, worker: WorkerNumber) {
-        self.change(|state, _| state.capacity.restart(worker));
+    /// A worker is to be on its way up again, as good as new. `false` if it is on its way out instead.
+    pub(in crate::pool) fn worker_restarts(&self, worker: WorkerNumber) -> bool {
+        self.change(|state, _| state.capacity.restart(worker))
     }
 
     /// It is known how many units a worker can have in hand.
@@ -66,6 +66,32 @@ impl Ready {
             wake.supervisor |= state.phase == PoolPhase::Draining;
             condition
         })
+    }
+
+    /// A worker is done with a unit whose end could not be stored, and keeps its place for that. If the pool stops it does not wait for it.
+    pub(in crate::pool) fn place_is_kept(&self) {
+        self.change(|state, wake| wake.supervisor = state.phase == PoolPhase::Draining);
+    }
+
+    /// So many threads of a worker are stuck, and may never come back. If those are all that keep it from having room nobody need wait
+    /// for it any more; should they come back it takes whatever comes.
+    pub(in crate::pool) fn worker_is_stuck(&self, worker: WorkerNumber, stuck: usize) {
+        self.change(|state, wake| {
+            if state.capacity.room(worker) == 0 && state.capacity.load(worker) == stuck {
+                state.worker_goes(worker);
+                wake.supervisor = true;
+            }
+        });
+    }
+
+    /// Whether a worker takes units, or will when it has room.
+    pub(in crate::pool) fn takes_units(&self, worker: WorkerNumber) -> bool {
+        self.state.lock().capacity.takes_units(worker)
+    }
+
+    /// The workers that take nothing any more, since this was asked last.
+    pub(in crate::pool) fn take_departed(&self) -> Vec<WorkerNumber> {
+        std::mem::take(&mut self.state.lock().departed)
     }
 
     /// A worker has crashed and has nothing in hand any more: it rests until then.
@@ -143,6 +169,33 @@ impl Ready {
         state.abandoned -= usize::from(std::mem::take(&mut state.is_reporter_left_behind));
     }
 
+    /// The claimer is about to ask the scheduler where the next unit is to go; says whether it should, for that may go to several workers.
+    pub(in crate::pool) fn begin_asking(&self, now_ms: i64) -> bool {
+        self.change(|state, _| {
+            state.let_fall_due(now_ms);
+            state.is_asking = state.may_start() && state.has_choice_for_next(now_ms);
+            state.is_asking
+        })
+    }
+
+    /// The scheduler has answered the claimer.
+    pub(in crate::pool) fn end_asking(&self) {
+        self.change(|state, wake| {
+            state.is_asking = false;
+            state.abandoned -= usize::from(std::mem::take(&mut state.is_claimer_left_behind));
+            wake.supervisor = state.stop.is_some();
+        });
+    }
+
+    /// Leaves the claimer behind if it waits for the scheduler's answer; says whether it does.
+    pub(in crate::pool) fn leave_claimer_behind(&self) -> bool {
+        let mut state = self.state.lock();
+        state.is_claimer_left_behind = state.is_asking;
+        state.abandoned += usize::from(state.is_claimer_left_behind);
+        state.is_claimer_left_behind
+    }
+
+    /// Changes how many workers there may be. Returns those that are to go and have nothing in hand.
     pub(in crate::pool) fn set_max_workers(&self, max_workers: usize) -> Vec<WorkerNumber> {
         self.change(|state, wake| {
             (wake.all_slots, wake.claimer, wake.supervisor) = (true, true, true);
@@ -152,7 +205,7 @@ impl Ready {
 
     /// All idle workers retire.
     pub(in crate::pool) fn retire_idle(&self) -> Vec<WorkerNumber> {
-        self.change(|state, _| state.capacity.retire_idle(usize::MAX))
+        self.change(|state, _| state.capacity.retire_idle())
     }
 
     /// Threads end, and are to be joined.

@@ -4,8 +4,8 @@ use std::thread;
 use std::time::Duration;
 
 use workcrew::{
-    Affinity, CapacityStrategy, NewUnit, Refusal, Scaling, Stop, SubmitError, UnitHandle, UnitStatus, WorkPool,
-    WorkPoolBuilder,
+    Affinity, Available, CapacityStrategy, NewUnit, Refusal, Scaling, Stop, SubmitError, UnitHandle, UnitStatus,
+    WorkPool, WorkPoolBuilder, WorkResult,
 };
 
 use super::queue::{enqueue, is_unknown, one_by_one};
@@ -40,6 +40,17 @@ pub(super) fn run(pool: &WorkPool, stage: &Stage, unit: NewUnit) -> String {
     assert_eq!(call.id, id);
     let worker = call.worker.clone();
     call.succeed("done");
+    handle.wait().unwrap();
+    worker
+}
+
+/// The same for a unit that has to wait in line first.
+fn run_from_line(pool: &WorkPool, stage: &Stage, unit: NewUnit) -> String {
+    pool.pause();
+    let handle = pool.enqueue(unit, "go").unwrap();
+    assert_eq!(pool.stats().queue_size, 1);
+    pool.resume();
+    let worker = stage.next().worker.clone();
     handle.wait().unwrap();
     worker
 }
@@ -139,6 +150,37 @@ fn a_hint_goes_elsewhere_if_its_worker_is_busy() {
         drop(second);
         handle.wait().unwrap();
         assert_eq!(run(&pool, &stage, turn("c", "s")), home, "it had the last one");
+        pool.stop(Stop::Drain).unwrap();
+        world.assert_clean();
+    }
+}
+
+#[test]
+fn a_hint_that_waited_in_line_goes_to_its_worker_if_that_has_room() {
+    // 001-F42
+    let world = World::new();
+    let (pool, stage) = crew(&world, 2, Hint);
+    let home = run(&pool, &stage, turn("a", "s"));
+    // The other one has been idle for longer, and would be taken otherwise.
+    for id in ["b", "c"] {
+        assert_eq!(run_from_line(&pool, &stage, turn(id, "s")), home, "{id}");
+    }
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
+
+#[test]
+fn a_session_goes_to_its_worker_whatever_a_scheduler_would_take() {
+    // 001-F42, 001-F91
+    for mode in MODES {
+        let world = World::new();
+        let (part, stage) = stage();
+        let freshest = |available: &[Available]| (0..available.len()).min_by_key(|&index| available[index].completed);
+        let pool = crew_of(world.pool(part), 2, mode).scheduler(freshest).up();
+        let home = run(&pool, &stage, turn("a", "s"));
+        assert_eq!(run(&pool, &stage, turn("b", "s")), home, "{mode:?}");
+        assert_eq!(run_from_line(&pool, &stage, turn("c", "s")), home, "{mode:?}, from the line");
+        assert_ne!(run(&pool, &stage, NewUnit::new("other")), home, "the scheduler is heard");
         pool.stop(Stop::Drain).unwrap();
         world.assert_clean();
     }
@@ -273,6 +315,84 @@ fn a_session_is_not_forgotten_while_it_is_in_use_nor_right_after() {
     assert_eq!(run(&pool, &stage, turn("c", "s")), home, "it has just ended");
     world.clock.advance(TTL);
     assert_ne!(run(&pool, &stage, turn("d", "s")), home);
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
+
+#[test]
+fn a_session_that_was_told_of_is_remembered_from_the_end_of_its_unit_on() {
+    const TTL: Duration = Duration::from_secs(60);
+    const MOMENT: Duration = Duration::from_millis(1);
+    let tells: [fn(Played); 2] = [
+        |call| {
+            call.act(|call| call.session("x"));
+            call.succeed("done");
+        },
+        |call| call.end(|_| Ok(WorkResult::empty().session("x"))),
+    ];
+    for mode in MODES {
+        for tell in tells {
+            let world = World::new();
+            let (part, stage) = stage();
+            let pool = crew_of(world.pool(part), 2, mode).affinity_ttl(TTL).up();
+            let first = begin(&pool, &stage, NewUnit::new("a"));
+            let home = first.worker.clone();
+            tell(first);
+            until(|| pool.stats().idle_workers == 2);
+            world.clock.advance(TTL - MOMENT);
+            assert_eq!(run(&pool, &stage, NewUnit::new("b").resume_session("x")), home, "{mode:?}");
+            world.clock.advance(TTL);
+            assert_ne!(run(&pool, &stage, NewUnit::new("c").resume_session("x")), home, "{mode:?}");
+            pool.stop(Stop::Drain).unwrap();
+            world.assert_clean();
+        }
+    }
+}
+
+#[test]
+fn a_session_that_was_told_of_is_not_forgotten_while_its_unit_is_executed_nor_right_after() {
+    const TTL: Duration = Duration::from_secs(60);
+    let world = World::new();
+    let (part, stage) = stage();
+    let pool = crew_of(world.pool(part), 3, StrictQueue).affinity_ttl(TTL).up();
+    let first = begin(&pool, &stage, NewUnit::new("a"));
+    let home = first.worker.clone();
+    first.act(|call| call.session("x"));
+    world.clock.advance(3 * TTL);
+    let waiting = pool.enqueue(NewUnit::new("b").resume_session("x"), "go").unwrap();
+    assert_eq!((pool.stats().queue_size, pool.stats().idle_workers), (1, 2), "it is executed");
+    assert_quiet(&stage.calls);
+    drop(first);
+    assert_eq!(stage.next().worker, home);
+    waiting.wait().unwrap();
+
+    let told = begin(&pool, &stage, NewUnit::new("c"));
+    let home = told.worker.clone();
+    told.act(|call| call.session("y"));
+    world.clock.advance(3 * TTL);
+    drop(told);
+    until(|| pool.stats().idle_workers == 3);
+    assert_eq!(run(&pool, &stage, NewUnit::new("d").resume_session("y")), home, "it has just ended");
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
+
+#[test]
+fn what_a_thread_tells_that_was_left_behind_changes_nothing() {
+    const MINUTE: Duration = Duration::from_secs(60);
+    let world = World::new();
+    let (part, stage) = stage();
+    let pool = crew_of(world.pool(part), 2, StrictQueue).timeout(MINUTE).up();
+    let late = begin(&pool, &stage, NewUnit::new("a").max_retries(0));
+    world.clock.advance(MINUTE);
+    late.asked();
+    world.clock.advance(MINUTE);
+    until(|| pool.stats().failed == 1 && pool.stats().idle_workers == 2);
+    let before = late.worker.clone();
+    late.act(|call| call.session("x"));
+    assert_ne!(run(&pool, &stage, NewUnit::new("b").resume_session("x")), before, "the other was idle for longer");
+    drop(late);
+    until(|| pool.stats().abandoned_threads == 0);
     pool.stop(Stop::Drain).unwrap();
     world.assert_clean();
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use workcrew::{ExecuteError, NewUnit, Refusal, RetryPolicy, Scaling, Stop, UnitStatus, WorkPool};
+use workcrew::{ExecuteError, NewUnit, Refusal, RetryPolicy, Scaling, Stop, UnitStatus, WorkPool, WorkerStatus};
 
 use super::affinities::{StrictFailFast, StrictQueue, begin, crew, crew_of, run, turn};
 use super::stage::{Played, stage_and_starts};
@@ -173,10 +173,11 @@ fn a_session_leaves_an_idle_worker_that_is_sent_away() {
 fn a_session_leaves_a_worker_that_is_one_too_many() {
     let world = World::new();
     let (pool, stage) = crew(&world, 2, StrictQueue);
-    let first = held_up(&pool, &stage);
     let other = begin(&pool, &stage, NewUnit::new("other"));
+    let first = held_up(&pool, &stage);
     pool.set_max_workers(1).unwrap();
     let before = first.worker.clone();
+    assert!(pool.workers().iter().any(|view| view.status == WorkerStatus::ShuttingDown && view.id.as_str() == before));
     drop(first);
     until(|| pool.stats().total_workers == 1);
     assert_quiet(&stage.calls);
@@ -245,4 +246,53 @@ fn what_waits_for_a_worker_that_does_not_come_up_goes_to_another() {
     }
     pool.stop(Stop::Drain).unwrap();
     world.assert_clean_after_crashes();
+}
+
+#[test]
+fn what_waits_for_a_worker_whose_threads_are_all_stuck_goes_to_another() {
+    for capacity in [1, 2] {
+        let world = World::new();
+        let (part, stage) = stage();
+        let builder = crew_of(world.pool(part), 2, StrictQueue).worker_capacity(capacity);
+        let pool = builder.timeout(MINUTE).max_abandoned(0).up();
+        let stuck: Vec<_> =
+            (0..capacity).map(|n| begin(&pool, &stage, turn(&format!("a{n}"), "s").max_retries(0))).collect();
+        let waiting = pool.enqueue(turn("b", "s"), "go").unwrap();
+        world.clock.advance(MINUTE);
+        for call in &stuck {
+            call.asked();
+        }
+        world.clock.advance(MINUTE);
+        let call = stage.next();
+        assert_eq!(call.id, "b", "{capacity}: nobody knows when they come back");
+        assert_ne!(call.worker, stuck[0].worker);
+        drop(call);
+        assert_eq!(waiting.wait().unwrap().status, UnitStatus::Completed);
+        drop(stuck);
+        until(|| pool.stats().idle_workers == 2);
+        pool.stop(Stop::Drain).unwrap();
+        world.assert_clean();
+    }
+}
+
+#[test]
+fn what_waits_for_a_worker_of_which_one_thread_is_stuck_waits_for_the_other() {
+    let world = World::new();
+    let (part, stage) = stage();
+    let builder = crew_of(world.pool(part), 2, StrictQueue).worker_capacity(2);
+    let pool = builder.timeout(MINUTE).max_abandoned(0).up();
+    let stuck = begin(&pool, &stage, turn("a", "s").max_retries(0));
+    let other = begin(&pool, &stage, turn("b", "s").timeout(60 * MINUTE));
+    let home = other.worker.clone();
+    pool.enqueue(turn("c", "s"), "go").unwrap();
+    world.clock.advance(MINUTE);
+    stuck.asked();
+    world.clock.advance(MINUTE);
+    until(|| pool.stats().failed == 1);
+    assert_quiet(&stage.calls);
+    drop(other);
+    assert_eq!(stage.next().worker, home);
+    drop(stuck);
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
 }

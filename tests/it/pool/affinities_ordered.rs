@@ -94,6 +94,42 @@ fn a_unit_does_not_overtake_one_that_has_yet_to_begin() {
 }
 
 #[test]
+fn a_thread_that_was_left_behind_does_not_let_the_next_overtake_a_later_attempt() {
+    // 001-F44
+    let world = World::new();
+    let (part, stage) = stage();
+    let gates = [Gate::closed(), Gate::closed()];
+    let [first, second] = gates.clone();
+    let observer = move |event: &Event<'_>| {
+        if let Event::AttemptStarted { unit_id, attempt_number, .. } = event
+            && unit_id.as_str() == "a"
+        {
+            gates[*attempt_number as usize - 1].pass();
+        }
+    };
+    let builder = crew_of(world.pool(part), 1, StrictQueue).worker_capacity(2);
+    let pool = builder.timeout(MINUTE).observer(observer).up();
+    pool.enqueue(turn("a", "s"), "go").unwrap();
+    first.wait_for(1);
+    pool.enqueue(turn("b", "s"), "go").unwrap();
+    // Its thread is asked to stop, and then left behind in front of its gate.
+    world.clock.advance(MINUTE);
+    until(|| {
+        world.clock.advance(Duration::from_secs(2));
+        world.attempts("a").len() == 2
+    });
+    second.wait_for(1);
+    first.open();
+    until(|| pool.stats().abandoned_threads == 0);
+    assert_quiet(&stage.calls);
+    assert_eq!(world.status("b"), UnitStatus::Pending);
+    second.open();
+    assert_eq!(one_by_one(&stage, 2), ["a", "b"]);
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
+
+#[test]
 fn a_unit_that_is_to_be_tried_again_goes_before_those_that_came_later() {
     // 001-F67
     let world = World::new();

@@ -395,6 +395,40 @@ fn until_the_executor_has_answered_a_worker_has_one_unit() {
 }
 
 #[test]
+fn a_capacity_that_is_told_too_late_is_asked_for_again() {
+    // 001-F66
+    let world = World::new();
+    let gate = Gate::closed();
+    let says = {
+        let gate = gate.clone();
+        move |_: &WorkerId| {
+            gate.pass();
+            Some(2)
+        }
+    };
+    let (builder, stage, asked) = able(&world, CapacityStrategy::Hybrid, says);
+    let pool = builder.max_workers(1).timeout(Duration::from_secs(5)).up();
+    let late = pool.enqueue(NewUnit::new("late").max_retries(0), "go").unwrap();
+    gate.wait_for(1);
+    until(|| {
+        world.clock.advance(Duration::from_secs(5));
+        late.is_done()
+    });
+    assert_eq!(late.wait().unwrap().status, UnitStatus::Failed);
+    gate.open();
+    until(|| pool.stats().abandoned_threads == 0);
+    assert_eq!(pool.workers()[0].capacity, 1, "whoever says so has no part in it any more");
+    for id in ["a", "b"] {
+        enqueue(&pool, id);
+    }
+    drop(stage.next_many(2));
+    pool.wait_for_completion();
+    assert_eq!((pool.workers()[0].capacity, asked.try_iter().count()), (2, 2));
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
+
+#[test]
 fn whatever_an_executor_answers_there_is_a_capacity_that_makes_sense() {
     // 001-F11, 001-F66
     type Answer = fn(&WorkerId) -> Option<u32>;

@@ -327,17 +327,16 @@ fn lowered_a_worker_too_many_ends_with_what_it_has_in_hand_and_raised_another_co
     let world = World::new();
     let (builder, stage) = world.wide(2, 2);
     let pool = builder.scaling(Scaling::Fixed).up();
-    let (handles, mut calls) = running(&pool, &stage, &["a", "b", "c", "d"]);
+    let (handles, calls) = running(&pool, &stage, &["a", "b", "c", "d"]);
     let waiting: Vec<_> = (0..4).map(|number| enqueue(&pool, &number.to_string())).collect();
     pool.set_max_workers(1).unwrap();
-    let first = calls.remove(0);
-    let leaving = first.worker.clone();
-    first.succeed("a");
-    handles[0].wait().unwrap();
+    let leaving = pool.workers().iter().find(|view| view.status == WorkerStatus::ShuttingDown).unwrap().id.to_string();
+    let (mut leaves, mut calls): (Vec<_>, Vec<_>) = calls.into_iter().partition(|call| call.worker == leaving);
+    assert_eq!((leaves.len(), calls.len()), (2, 2));
+    leaves.remove(0).succeed("b");
     until(|| pool.workers().iter().any(|view| view.status == WorkerStatus::ShuttingDown && view.load == 1));
     assert!(stage.is_empty(), "it takes nothing more, and the other is full");
-    let last = calls.iter().position(|call| call.worker == leaving).unwrap();
-    drop(calls.remove(last));
+    drop(leaves);
     until(|| pool.stats().total_workers == 1);
     assert_ne!(names(&pool)[0], leaving);
     assert_eq!(world.record(&leaving).status, WorkerStatus::Terminated);
@@ -351,6 +350,61 @@ fn lowered_a_worker_too_many_ends_with_what_it_has_in_hand_and_raised_another_co
     assert_eq!((pool.stats().load, pool.stats().queue_size), (4, 0));
     drop(calls);
     assert!(handles.iter().chain(&waiting).all(|handle| handle.wait().unwrap().status == UnitStatus::Completed));
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
+
+#[test]
+fn lowered_no_more_begin_than_those_that_stay_may_have() {
+    let world = World::new();
+    let (builder, stage) = world.wide(2, 4);
+    let pool = builder.scaling(Scaling::Fixed).up();
+    let (mut handles, mut calls) = running(&pool, &stage, &["a", "b"]);
+    let [stays, goes] = [0, 1].map(|index: usize| calls[index].worker.clone());
+    assert_ne!(stays, goes);
+    pool.set_max_workers(1).unwrap();
+    let status = |worker: &str| pool.workers().iter().find(|view| view.id.as_str() == worker).unwrap().status;
+    assert_eq!((status(&stays), status(&goes)), (WorkerStatus::Ready, WorkerStatus::ShuttingDown));
+    assert_eq!((pool.stats().free_slots, pool.stats().capacity), (2, 4), "one of four is with the other");
+    handles.extend((0..8).map(|number| enqueue(&pool, &number.to_string())));
+    calls.extend(stage.next_many(2));
+    assert_quiet(&stage.calls);
+    drop(calls.remove(1));
+    calls.push(stage.next());
+    assert_quiet(&stage.calls);
+    until(|| pool.stats().total_workers == 1);
+    for _ in 0..5 {
+        drop(calls.remove(0));
+        calls.push(stage.next());
+    }
+    assert!(calls.iter().all(|call| call.worker == stays));
+    drop(calls);
+    assert!(handles.iter().all(|handle| handle.wait().unwrap().status == UnitStatus::Completed));
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
+
+#[test]
+fn lowered_what_was_promised_waits_in_line_if_it_would_be_one_too_many() {
+    let world = World::new();
+    let (builder, stage) = world.wide(2, 2);
+    let pool = builder.scaling(Scaling::Fixed).up();
+    let (_handles, mut calls) = running(&pool, &stage, &["a", "b"]);
+    let permits = [pool.acquire_slot().unwrap(), pool.acquire_slot().unwrap()];
+    pool.set_max_workers(1).unwrap();
+    for (permit, id) in permits.into_iter().zip(["c", "d"]) {
+        permit.submit(NewUnit::new(id), "go").unwrap();
+    }
+    assert_quiet(&stage.calls);
+    assert_eq!((pool.stats().load, pool.stats().queue_size), (2, 2));
+    let stays = calls.remove(0).worker.clone();
+    for id in ["c", "d"] {
+        let call = stage.next();
+        assert_eq!((call.id.as_str(), &call.worker), (id, &stays));
+        calls.push(call);
+        drop(calls.remove(0));
+    }
+    drop(calls);
     pool.stop(Stop::Drain).unwrap();
     world.assert_clean();
 }

@@ -1,16 +1,17 @@
 //! Storage that fails: nothing that was paid for is lost, and nothing is done twice.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use workcrew::executor::CancelReason;
-use workcrew::testing::{Fault, Gate, Verb};
+use workcrew::testing::{Fault, FaultyRepository, Gate, Verb};
 use workcrew::{
-    Archive, Completion, ExecuteError, NewUnit, Outcome, Refusal, RepositoryError, StartError, Stop, StopError,
-    UnitStatus, WaitError,
+    Affinity, Archive, Completion, ExecuteError, NewUnit, Outcome, Refusal, Repository, RepositoryError, Scaling,
+    StartError, Stop, StopError, UnitStatus, WaitError, WorkPoolBuilder,
 };
 
 use super::stage::Played;
-use super::{Stage, World, next, stage, tells_outcomes, until};
+use super::{Stage, World, assert_quiet, next, stage, tells_outcomes, until};
 use crate::support::Up as _;
 
 #[test]
@@ -342,4 +343,124 @@ fn an_end_of_the_pool_that_cannot_be_stored_is_told() {
     assert!(matches!(pool.stop(Stop::Drain), Err(StopError::Repository(_))));
     drop(pool);
     assert!(stage.is_gone());
+}
+
+/// A pool whose storage fails once when an end is stored, and does not say that this will pass.
+fn forgetful(world: &World, workers: usize) -> (Arc<FaultyRepository>, WorkPoolBuilder, Stage) {
+    let (part, stage) = stage();
+    let faulty = FaultyRepository::new(world.repository.clone().into()).error(|| RepositoryError::Closed);
+    let faulty = Arc::new(faulty);
+    let builder = world.pool_on(Arc::clone(&faulty) as Arc<dyn Repository>, part);
+    (faulty, builder.scaling(Scaling::Fixed).max_workers(workers), stage)
+}
+
+const BEAT: Duration = Duration::from_secs(15);
+
+#[test]
+fn an_end_that_is_not_stored_keeps_its_place_until_it_is() {
+    let world = World::new();
+    let (faulty, builder, stage) = forgetful(&world, 2);
+    let pool = builder.up();
+    let handles = ["a", "b"].map(|id| pool.submit_work_unit(NewUnit::new(id), "go").unwrap());
+    let [unstored, other] = <[Played; 2]>::try_from(stage.next_many(2)).ok().unwrap();
+    let (held, free) = (unstored.worker.clone(), other.worker.clone());
+    faulty.on(Verb::Finish, Fault::ErrorOnce);
+    unstored.succeed("paid for");
+    assert!(matches!(handles[0].wait(), Err(WaitError::Unrecorded)));
+    assert_eq!((pool.stats().load, pool.stats().free_slots, pool.stats().lost), (2, 0, 1));
+    let refused = pool.submit_work_unit(NewUnit::new("c"), "go").unwrap_err();
+    assert!(refused.is_at_capacity(), "{refused}");
+    drop(other);
+    for id in ["c", "d"] {
+        let handle = pool.enqueue(NewUnit::new(id), "go").unwrap();
+        assert_eq!(stage.next().worker, free, "the others go on");
+        handle.wait().unwrap();
+    }
+    until(|| pool.stats().load == 1);
+    world.clock.advance(BEAT);
+    until(|| pool.stats().load == 0);
+    assert_eq!((world.status("a"), world.unit("a").output.as_deref()), (UnitStatus::Completed, Some("paid for")));
+    let handles = ["e", "f"].map(|id| pool.submit_work_unit(NewUnit::new(id), "go").unwrap());
+    assert!(stage.next_many(2).iter().any(|call| call.worker == held));
+    assert!(handles.iter().all(|handle| handle.wait().is_ok()));
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
+
+#[test]
+fn a_worker_that_crashed_and_whose_end_is_not_stored_is_replaced_once_it_is() {
+    for rest in [Duration::ZERO, Duration::from_secs(3_600)] {
+        let world = World::new();
+        let (faulty, builder, stage) = forgetful(&world, 1);
+        let pool = builder.taint_for(rest).up();
+        pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
+        faulty.on(Verb::Finish, Fault::ErrorOnce);
+        stage.next().fail(ExecuteError::broken("it fell"));
+        until(|| pool.stats().lost == 1);
+        assert_eq!((pool.stats().tainted_workers, pool.stats().load), (1, 1));
+        world.clock.advance(BEAT);
+        until(|| pool.stats().load == 0);
+        world.clock.advance(rest);
+        // It is tried again after all.
+        let again = stage.next();
+        assert_eq!((again.id.as_str(), again.attempt_number), ("a", 2));
+        drop(again);
+        assert_eq!(pool.wait_for_completion(), Completion::Done);
+        pool.stop(Stop::Drain).unwrap();
+        assert_eq!((world.status("a"), world.unit("a").attempts_used), (UnitStatus::Completed, 2));
+        world.assert_clean_after_crashes();
+    }
+}
+
+#[test]
+fn a_pool_with_an_end_that_is_not_stored_stops_and_tries_once_more() {
+    for stop in [Stop::Drain, Stop::Cancel { grace: BEAT }, Stop::Now] {
+        for (fault, status) in [(None, UnitStatus::Completed), (Some(Fault::ErrorAlways), UnitStatus::Pending)] {
+            let world = World::new();
+            let (faulty, builder, stage) = forgetful(&world, 1);
+            let pool = builder.worker_capacity(2).up();
+            let handle = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
+            faulty.on(Verb::Finish, Fault::ErrorOnce);
+            stage.next().succeed("paid for");
+            assert!(matches!(handle.wait(), Err(WaitError::Unrecorded)));
+            if let Some(fault) = fault {
+                faulty.on(Verb::Finish, fault);
+            }
+            let stats = pool.stop(stop).unwrap().stats;
+            assert_eq!((stats.lost, stats.abandoned_threads, stats.total_workers), (1, 0, 0), "{stop}");
+            drop(pool);
+            assert!(stage.is_gone());
+            assert_eq!(world.status("a"), status, "{stop}");
+            world.assert_clean();
+        }
+    }
+}
+
+#[test]
+fn what_is_tried_again_after_its_end_was_stored_late_keeps_its_session() {
+    let world = World::new();
+    let (faulty, builder, stage) = forgetful(&world, 2);
+    let pool = builder.affinity(Affinity::StrictQueue).up();
+    let turn = |id: &str| NewUnit::new(id).affinity_key("s");
+    pool.enqueue(turn("a"), "go").unwrap();
+    faulty.on(Verb::Finish, Fault::ErrorOnce);
+    stage.next().fail(ExecuteError::retry_after(Duration::from_secs(600), "later"));
+    until(|| pool.stats().lost == 1);
+    // Nothing need be read for that.
+    faulty.on(Verb::Read, Fault::ErrorOnce);
+    world.clock.advance(BEAT);
+    until(|| pool.stats().pending == 1);
+    pool.enqueue(turn("b"), "go").unwrap();
+    assert_quiet(&stage.calls);
+    faulty.heal(Verb::Read);
+    world.clock.advance(Duration::from_secs(600));
+    let calls = ["a", "b"].map(|id| {
+        let call = stage.next();
+        assert_eq!(call.id, id);
+        call.worker.clone()
+    });
+    assert_eq!(calls[0], calls[1]);
+    assert_eq!(pool.wait_for_completion(), Completion::Done);
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
 }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use workcrew::{Affinity, Archive, NewUnit, PoolSet, Refusal, RetryPolicy, Stop, SubmitError, UnitStatus};
+use workcrew::{Affinity, Archive, NewUnit, PoolSet, Refusal, RetryPolicy, Scaling, Stop, SubmitError, UnitStatus};
 
-use super::{Stage, World, stage};
+use super::{Stage, World, stage, until};
 use crate::support::Up;
 
 /// Two pools of the world's job with two workers each, that keep to their sessions, and the test as their executor.
@@ -99,7 +99,7 @@ fn a_unit_that_waits_or_is_tried_again_keeps_its_session_where_it_is() {
     set.await_init_complete();
     let handle = set.enqueue_to("a", of_session("1", "s"), "go").unwrap();
     a.next().fail(workcrew::ExecuteError::retry("later"));
-    super::until(|| set.pool("a").unwrap().stats().pending == 1);
+    until(|| set.pool("a").unwrap().stats().pending == 1);
     // Longer than a session is remembered.
     world.clock.advance(Duration::from_secs(3_599));
     assert!(set.enqueue_to("b", of_session("2", "s"), "go").is_err());
@@ -201,6 +201,49 @@ fn a_session_that_an_execution_tells_of_lives_where_that_is() {
 }
 
 #[test]
+fn a_session_that_an_execution_tells_of_is_remembered_from_its_end_on_by_all_pools() {
+    // 001-F3
+    let world = World::new();
+    let (set, [a, b]) = two_pools(&world);
+    let unit = NewUnit::new("1").timeout(Duration::from_secs(3_600));
+    let handle = set.enqueue_to("a", unit, "go").unwrap();
+    let call = a.next();
+    call.act(|call| call.session("s"));
+    // Longer than a session is remembered.
+    world.clock.advance(Duration::from_secs(20 * 60));
+    assert_eq!(elsewhere(&set.enqueue_to("b", of_session("2", "s"), "go").unwrap_err()).0, "a", "it is executed");
+    drop(call);
+    handle.wait().unwrap();
+    world.clock.advance(Duration::from_secs(15 * 60 - 1));
+    assert_eq!(elsewhere(&set.enqueue_to("b", of_session("2", "s"), "go").unwrap_err()).0, "a");
+    world.clock.advance(Duration::from_secs(1));
+    set.enqueue_to("b", of_session("2", "s"), "go").unwrap();
+    drop(b.next());
+    set.wait_for_completion();
+    set.stop(Stop::Drain);
+    world.assert_clean();
+}
+
+#[test]
+fn what_is_told_of_a_session_after_its_pool_has_stopped_counts_for_nothing() {
+    // 001-F3
+    let world = World::new();
+    let (set, [a, b]) = two_pools(&world);
+    set.enqueue_to("a", NewUnit::new("1"), "go").unwrap();
+    let deaf = a.next();
+    set.pool("a").unwrap().stop(Stop::Now).unwrap();
+    deaf.act(|call| call.session("the chat with ada"));
+    assert_eq!(set.home_of("the chat with ada"), None);
+    set.enqueue_to("b", NewUnit::new("2").resume_session("the chat with ada"), "go").unwrap();
+    drop(b.next());
+    set.wait_for_completion();
+    drop(deaf);
+    until(|| set.stats()["a"].abandoned_threads == 0);
+    set.stop(Stop::Drain);
+    world.assert_clean();
+}
+
+#[test]
 fn a_session_whose_worker_has_ended_can_be_taken_elsewhere_at_once() {
     // 001-F3
     let world = World::new();
@@ -208,11 +251,92 @@ fn a_session_whose_worker_has_ended_can_be_taken_elsewhere_at_once() {
     let first = set.enqueue_to("a", of_session("1", "s").max_retries(0), "go").unwrap();
     a.next().fail(workcrew::ExecuteError::broken("out of memory"));
     first.wait().unwrap();
-    super::until(|| set.home_of("s").is_none());
+    until(|| set.home_of("s").is_none());
     set.enqueue_to("b", of_session("2", "s"), "go").unwrap();
     drop(b.next());
     set.wait_for_completion();
     assert_eq!(set.home_of("s").unwrap().0, "b");
     set.stop(Stop::Drain);
     world.assert_clean_after_crashes();
+}
+
+#[test]
+fn a_hint_on_another_worker_does_not_make_the_set_forget_where_a_session_lives() {
+    // 001-F3
+    let world = World::new();
+    let ((first, a), (second, _b)) = (stage(), stage());
+    let pool = |part| world.pool(part).scaling(Scaling::Fixed).max_workers(2).affinity(Affinity::StrictQueue);
+    let set = PoolSet::builder().pool("a", pool(first)).pool("b", pool(second)).start().unwrap();
+    assert!(set.await_init_complete().into_values().all(|answer| answer.is_ok()));
+    let strict = set.enqueue_to("a", of_session("1", "s"), "go").unwrap();
+    let home = a.next();
+    let hint = of_session("2", "s").affinity(Affinity::Hint).max_retries(0);
+    let hint = set.enqueue_to("a", hint, "go").unwrap();
+    let visitor = a.next();
+    assert_ne!(visitor.worker, home.worker);
+    visitor.act(|call| call.session("s"));
+    assert_eq!(set.home_of("s").unwrap().1.as_str(), home.worker);
+    visitor.fail(workcrew::ExecuteError::broken("it fell"));
+    hint.wait().unwrap();
+    super::until(|| set.pool("a").unwrap().stats().idle_workers == 1);
+    home.succeed("done");
+    strict.wait().unwrap();
+    assert_eq!(elsewhere(&set.enqueue_to("b", of_session("3", "s"), "go").unwrap_err()).0, "a");
+    set.stop(Stop::Drain);
+    world.assert_clean_after_crashes();
+}
+
+#[test]
+fn a_session_whose_worker_rests_after_a_crash_can_be_taken_elsewhere() {
+    // 001-F3
+    let world = World::new();
+    let ((first, a), (second, b)) = (stage(), stage());
+    let pool = |part| world.pool(part).affinity(Affinity::StrictQueue).taint_for(Duration::from_secs(60));
+    let set = PoolSet::builder().pool("a", pool(first)).pool("b", pool(second)).start().unwrap();
+    set.await_init_complete();
+    let handle = set.enqueue_to("a", of_session("1", "s").max_retries(0), "go").unwrap();
+    a.next().fail(workcrew::ExecuteError::broken("out of memory"));
+    handle.wait().unwrap();
+    assert_eq!(set.home_of("s"), None);
+    set.enqueue_to("b", of_session("2", "s"), "go").unwrap();
+    drop(b.next());
+    set.wait_for_completion();
+    // When it comes back it is as good as new, and knows nothing of it.
+    until(|| set.stats()["a"].tainted_workers == 1);
+    world.clock.advance(Duration::from_secs(60));
+    until(|| set.stats()["a"].tainted_workers == 0);
+    assert_eq!(set.home_of("s").unwrap().0, "b");
+    set.stop(Stop::Drain);
+    world.assert_clean_after_crashes();
+}
+
+#[test]
+fn a_session_whose_worker_has_had_all_its_units_can_be_taken_elsewhere() {
+    // 001-F3
+    let world = World::new();
+    let ((first, a), (second, b)) = (stage(), stage());
+    let pool = |part| world.pool(part).worker_capacity(3).max_units_per_worker(3).affinity(Affinity::StrictQueue);
+    let set = PoolSet::builder().pool("a", pool(first)).pool("b", pool(second)).start().unwrap();
+    set.await_init_complete();
+    let long = set.enqueue_to("a", NewUnit::new("long"), "go").unwrap();
+    let call = a.next();
+    let handle = set.enqueue_to("a", of_session("1", "s"), "go").unwrap();
+    drop(a.next());
+    handle.wait().unwrap();
+    assert_eq!(elsewhere(&set.enqueue_to("b", of_session("3", "s"), "go").unwrap_err()), ("a", Some("w1")));
+    let handle = set.enqueue_to("a", of_session("2", "s"), "go").unwrap();
+    let last = a.next();
+    // What it says of sessions is of no use to anybody.
+    last.act(|call| call.session("the chat with ada"));
+    assert_eq!(set.home_of("the chat with ada"), None);
+    assert_eq!(elsewhere(&set.enqueue_to("b", of_session("3", "s"), "go").unwrap_err()).0, "a", "it is in use");
+    drop(last);
+    handle.wait().unwrap();
+    set.enqueue_to("b", of_session("3", "s"), "go").unwrap();
+    drop(b.next());
+    drop(call);
+    long.wait().unwrap();
+    set.wait_for_completion();
+    set.stop(Stop::Drain);
+    world.assert_clean();
 }

@@ -2,15 +2,19 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
 
 use crossbeam_channel::{Sender, unbounded};
 use workcrew::executor::CancelToken;
+use workcrew::testing::Gate;
 use workcrew::{
-    Available, Call, Event, ExecuteError, Executor, InitHook, LeastLoaded, NewUnit, Observer, Repository, Scaling,
-    Scheduler, Stop, UnitHandle, UnitStatus, WaitError, WorkPoolBuilder, WorkResult, WorkerRuntime,
+    Affinity, Available, Call, Event, ExecuteError, Executor, InitHook, LeastLoaded, NewUnit, Observer, PoolPhase,
+    Repository, Scaling, Scheduler, Stop, UnitHandle, UnitStatus, WaitError, WorkPool, WorkPoolBuilder, WorkResult,
+    WorkerRuntime,
 };
 
-use super::{World, stage};
+use super::{World, stage, until};
 use crate::support::Up;
 
 #[test]
@@ -51,6 +55,26 @@ fn a_scheduler_chooses_among_the_workers_that_have_room() {
 }
 
 #[test]
+fn a_scheduler_chooses_also_for_what_waits_in_line() {
+    // 001-F91
+    let world = World::new();
+    let (part, stage) = stage();
+    let fullest = |available: &[Available]| (0..available.len()).max_by_key(|&index| available[index].load);
+    let pool = world.pool(part).max_workers(2).worker_capacity(2).scaling(Scaling::Fixed).scheduler(fullest).up();
+    pool.pause();
+    for id in ["a", "b"] {
+        pool.enqueue(NewUnit::new(id), "go").unwrap();
+    }
+    pool.resume();
+    let calls = stage.next_many(2);
+    assert_eq!(calls[0].worker, calls[1].worker, "one is filled before the next");
+    drop(calls);
+    pool.wait_for_completion();
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
+
+#[test]
 fn a_scheduler_that_knows_no_better_or_panics_leaves_it_to_the_pool() {
     // 001-F91
     type Answer = fn() -> Option<usize>;
@@ -68,6 +92,46 @@ fn a_scheduler_that_knows_no_better_or_panics_leaves_it_to_the_pool() {
         assert_eq!(pool.stop(Stop::Drain).unwrap().stats.completed, 3);
         world.assert_clean();
     }
+}
+
+#[test]
+fn a_scheduler_is_not_asked_where_there_is_nothing_to_choose() {
+    // 001-F91
+    let world = World::new();
+    let (part, stage) = stage();
+    let (tell, asked) = unbounded();
+    let first = move |_: &[Available]| {
+        tell.send(()).unwrap();
+        Some(0)
+    };
+    let pool = world.pool(part).max_workers(2).worker_capacity(2).scaling(Scaling::Fixed).scheduler(first).up();
+    let mut runs = 0;
+    let mut times_asked = |mut unit: NewUnit, is_to_wait: bool| {
+        if is_to_wait {
+            pool.pause();
+        }
+        runs += 1;
+        unit.id = runs.to_string();
+        let handle = pool.enqueue(unit, "go").unwrap();
+        let at_the_door = asked.try_iter().count();
+        pool.resume();
+        drop(stage.next());
+        handle.wait().unwrap();
+        (at_the_door, asked.try_iter().count())
+    };
+    for affinity in [Affinity::Hint, Affinity::StrictQueue, Affinity::StrictFailFast] {
+        let unit = || NewUnit::new("").affinity_key(format!("{affinity:?}")).affinity(affinity);
+        assert_eq!(times_asked(unit(), false), (1, 0), "{affinity:?}: it is nowhere yet");
+        assert_eq!(times_asked(unit(), false), (0, 0), "{affinity:?}");
+        assert_eq!(times_asked(unit(), true), (0, 0), "{affinity:?}, from the line");
+    }
+    let tomorrow = workcrew::clock::Clock::now(&world.clock).wall + chrono::TimeDelta::days(1);
+    pool.enqueue(NewUnit::new("tomorrow").not_before(tomorrow), "go").unwrap();
+    assert_eq!(asked.try_iter().count(), 0, "it may not begin yet");
+    assert_eq!(times_asked(NewUnit::new(""), false), (1, 0));
+    assert_eq!(times_asked(NewUnit::new(""), true).1, 1);
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
 }
 
 #[test]
@@ -89,7 +153,7 @@ fn the_default_takes_the_least_loaded_and_of_these_who_has_been_so_for_longest()
         let done = calls[1].take().unwrap();
         let worker = done.worker.clone();
         drop(done);
-        super::until(|| pool.stats().load == 3);
+        until(|| pool.stats().load == 3);
         let last = take("e");
         assert_eq!(last.worker, worker, "the other is busy");
         order.lock().unwrap().push(workers);
@@ -197,5 +261,84 @@ fn a_scheduler_does_not_wait_for_the_pool_that_asks_it() {
     drop(stage.next());
     second.wait().unwrap();
     pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
+
+#[test]
+fn a_scheduler_that_does_not_answer_keeps_no_pool_from_stopping() {
+    // 001-F91
+    type End = fn(WorkPool);
+    let ends: [(&str, End); 3] = [
+        ("now", |pool| drop(pool.stop(Stop::Now).unwrap())),
+        ("cancel", |pool| drop(pool.stop(Stop::Cancel { grace: Duration::ZERO }).unwrap())),
+        ("drop", drop),
+    ];
+    for (name, end) in ends {
+        let world = World::new();
+        let (part, stage) = stage();
+        let gate = Gate::closed();
+        let silent = {
+            let gate = gate.clone();
+            // Only about what waits in line: whoever brings a unit itself would wait too.
+            move |_: &[Available]| {
+                if thread::current().name() == Some("workcrew-claimer") {
+                    gate.pass();
+                }
+                Some(0)
+            }
+        };
+        let builder = world.pool(part).max_workers(1).worker_capacity(2).scaling(Scaling::Fixed).scheduler(silent);
+        let pool = builder.shutdown_grace(Duration::ZERO).up();
+        let to_pool = pool.handle();
+        pool.pause();
+        let handles = ["a", "b"].map(|id| pool.enqueue(NewUnit::new(id), "go").unwrap());
+        pool.resume();
+        gate.wait_for(1);
+        let drained = pool.stop_timeout(Stop::Drain, Duration::from_millis(10)).unwrap();
+        assert_eq!((drained.is_final, drained.stats.abandoned_threads), (false, 0), "{name}");
+        end(pool);
+        assert_eq!(to_pool.stats().unwrap().phase, PoolPhase::Stopped, "{name}");
+        // On a busy machine the reporter may be one of them for a moment.
+        until(|| to_pool.stats().unwrap().abandoned_threads == 1);
+        assert!(handles.iter().all(|handle| matches!(handle.wait(), Err(WaitError::LeftPending))));
+        world.assert_clean();
+
+        // What it says later counts for nothing.
+        gate.open();
+        until(|| to_pool.stats().is_none_or(|stats| stats.abandoned_threads == 0));
+        until(|| stage.is_gone());
+        assert_eq!((world.status("a"), world.attempts("a").len()), (UnitStatus::Pending, 0));
+        world.assert_clean();
+    }
+}
+
+#[test]
+fn a_scheduler_that_takes_its_time_is_waited_for_by_a_pool_that_drains() {
+    let world = World::new();
+    let (part, stage) = stage();
+    let gate = Gate::closed();
+    let slow = {
+        let gate = gate.clone();
+        move |_: &[Available]| {
+            if thread::current().name() == Some("workcrew-claimer") {
+                gate.pass();
+            }
+            panic!("and knows nothing then")
+        }
+    };
+    let pool = world.pool(part).scaling(Scaling::Fixed).max_workers(1).scheduler(slow).up();
+    pool.pause();
+    let handle = pool.enqueue(NewUnit::new("a"), "go").unwrap();
+    pool.resume();
+    gate.wait_for(1);
+    thread::scope(|threads| {
+        let stopping = threads.spawn(|| pool.stop(Stop::Drain).unwrap());
+        assert!(matches!(handle.wait(), Err(WaitError::LeftPending)));
+        assert!(!pool.stop_timeout(Stop::Drain, Duration::from_millis(10)).unwrap().is_final);
+        gate.open();
+        let summary = stopping.join().unwrap();
+        assert_eq!((summary.is_final, summary.stats.abandoned_threads), (true, 0));
+    });
+    assert!(stage.is_empty());
     world.assert_clean();
 }

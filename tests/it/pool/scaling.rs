@@ -73,7 +73,8 @@ fn lowered_it_ends_idle_workers_now_and_busy_ones_when_they_are_done() {
     until(|| pool.stats().idle_workers == 2);
     pool.set_max_workers(1).unwrap();
     until(|| pool.workers().len() == 2);
-    assert!(pool.workers().iter().all(|worker| worker.status == WorkerStatus::Busy));
+    let statuses: Vec<_> = pool.workers().iter().map(|worker| worker.status).collect();
+    assert_eq!(statuses, [WorkerStatus::Busy, WorkerStatus::ShuttingDown]);
     assert!(pool.submit_work_unit(NewUnit::new("e"), "go").unwrap_err().is_at_capacity());
     calls.pop().unwrap().succeed("b");
     until(|| pool.workers().len() == 1);
@@ -86,6 +87,53 @@ fn lowered_it_ends_idle_workers_now_and_busy_ones_when_they_are_done() {
     pool.stop(Stop::Drain).unwrap();
     assert_eq!(world.status("e"), UnitStatus::Completed);
     world.assert_clean();
+}
+
+#[test]
+fn lowered_while_one_rests_that_one_ends_and_the_others_go_on() {
+    let world = World::new();
+    let (part, stage) = stage();
+    let pool = world.pool(part).scaling(Scaling::Fixed).max_workers(2).taint_for(Duration::from_secs(3_600)).up();
+    let crashed = pool.submit_work_unit(NewUnit::new("a").max_retries(0), "go").unwrap();
+    let call = stage.next();
+    let rests = call.worker.clone();
+    call.fail(workcrew::ExecuteError::broken("it fell"));
+    crashed.wait().unwrap();
+    until(|| pool.stats().tainted_workers == 1 && pool.stats().load == 0);
+    pool.set_max_workers(1).unwrap();
+    until(|| pool.workers().len() == 1);
+    let handle = pool.submit_work_unit(NewUnit::new("b"), "go").unwrap();
+    assert_ne!(stage.next().worker, rests);
+    handle.wait().unwrap();
+    // Its rest would be over.
+    world.clock.advance(Duration::from_secs(3_600));
+    pool.set_max_workers(2).unwrap();
+    until(|| pool.stats().idle_workers == 2);
+    assert!(pool.workers().iter().all(|worker| worker.id.as_str() != rests));
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean_after_crashes();
+}
+
+#[test]
+fn lowered_a_worker_that_crashes_on_its_way_out_does_not_rest() {
+    let world = World::new();
+    let (part, stage) = stage();
+    let pool = world.pool(part).scaling(Scaling::Fixed).max_workers(2).taint_for(Duration::from_secs(3_600)).up();
+    for id in ["a", "b"] {
+        pool.submit_work_unit(NewUnit::new(id).max_retries(0), "go").unwrap();
+    }
+    let mut calls = stage.next_many(2);
+    pool.set_max_workers(1).unwrap();
+    let leaving = calls.pop().unwrap();
+    let views = pool.workers();
+    let view = views.iter().find(|view| view.id.as_str() == leaving.worker).unwrap();
+    assert_eq!(view.status, WorkerStatus::ShuttingDown);
+    leaving.fail(workcrew::ExecuteError::broken("it fell"));
+    until(|| pool.workers().len() == 1);
+    assert_eq!((pool.workers()[0].id.as_str(), pool.stats().tainted_workers), (calls[0].worker.as_str(), 0));
+    drop(calls);
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean_after_crashes();
 }
 
 #[test]

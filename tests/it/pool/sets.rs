@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::error::Error as _;
 use std::iter::successors;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -347,6 +347,17 @@ fn a_repository_that_fails_breaks_one_pool_and_no_other() {
 }
 
 #[test]
+fn a_repository_that_panics_breaks_one_pool_and_no_other() {
+    // 001-F1, 001-F22
+    let world = World::new();
+    let faulty = FaultyRepository::new(world.repository.clone().into()).error(|| panic!("no idea"));
+    faulty.on(Verb::RegisterOwner, Fault::ErrorAlways);
+    let broken = world.pool_on(Arc::new(faulty) as Arc<dyn Repository>, stage().0);
+    assert_one_is_broken(&world, broken, "it panicked: no idea", true);
+    world.assert_clean();
+}
+
+#[test]
 fn an_executor_that_panics_when_its_pool_is_built_breaks_one_pool_and_no_other() {
     // 001-F1
     let world = World::new();
@@ -643,6 +654,35 @@ fn a_pool_that_takes_its_time_to_stop_keeps_no_other_running() {
 }
 
 #[test]
+fn a_repository_that_does_not_answer_keeps_no_other_pool_from_hearing_of_the_end() {
+    let stop = |set: PoolSet| drop(set.stop(Stop::Cancel { grace: Duration::from_secs(5) }));
+    for end in [stop, drop] {
+        let world = World::new();
+        let ((one, first), (two, second)) = (stage(), stage());
+        let (faulty, silent) = world.faulty_pool(one);
+        let builder = PoolSet::builder().pool("silent", silent.max_workers(1)).pool("other", world.pool(two));
+        let set = builder.start().unwrap();
+        set.await_init_complete();
+        // What waits in line is to be let go.
+        let silent = ["a", "b"].map(|id| set.enqueue(NewUnit::new(id), "go").unwrap());
+        set.enqueue_to("other", NewUnit::new("c"), "go").unwrap();
+        let (call, other) = (first.next(), second.next());
+        let gate = Gate::closed();
+        faulty.on(Verb::LetGo, Fault::Gate(gate.clone()));
+        thread::scope(|threads| {
+            threads.spawn(move || end(set));
+            gate.wait_for(1);
+            assert_eq!(other.asked(), CancelReason::Shutdown);
+            assert!(!silent[1].is_done());
+            gate.open();
+            drop((call, other));
+        });
+        assert!(matches!(silent[1].wait(), Err(WaitError::LeftPending)));
+        world.assert_clean();
+    }
+}
+
+#[test]
 fn a_stop_that_cannot_be_stored_is_told_of_one_pool_and_the_others_end() {
     let world = World::new();
     let (faulty, failing) = world.faulty_pool(stage().0);
@@ -688,6 +728,36 @@ fn threads_of_the_pools_wait_for_none_of_them() {
 }
 
 #[test]
+fn a_thread_of_one_pool_does_not_wait_for_a_place_in_another() {
+    let world = World::new();
+    let (shared, (tell, told)) = (Arc::new(OnceLock::<PoolSet>::new()), unbounded());
+    let ((one, first), (two, second)) = (stage(), stage());
+    let other = {
+        let shared = Arc::clone(&shared);
+        world.pool(two).on_unit_complete(move |_, _| {
+            let set = shared.get().unwrap();
+            tell.send([set.wait_for_available_slot(), set.wait_for_available_slot_timeout(PATIENCE)]).unwrap();
+        })
+    };
+    let set = PoolSet::builder().pool("full", world.pool(one).max_workers(1)).pool("other", other).start().unwrap();
+    set.await_init_complete();
+    let set = shared.get_or_init(|| set);
+    // Also if there is one: it would be this thread's for a while.
+    for id in ["a", "b"] {
+        set.enqueue_to("other", NewUnit::new(id), "go").unwrap();
+        drop(second.next());
+        assert_eq!(next(&told), [false, false]);
+        assert_eq!(set.stats()["full"].reserved_slots, 0);
+        set.enqueue(NewUnit::new(format!("after {id}")), "go").unwrap();
+    }
+    drop(first.next());
+    drop(first.next());
+    set.wait_for_completion();
+    set.stop(Stop::Drain);
+    world.assert_clean();
+}
+
+#[test]
 fn dropped_without_a_stop_all_pools_end_at_the_same_time() {
     let world = World::new();
     let ((one, first), (two, second)) = (stage(), stage());
@@ -711,6 +781,33 @@ fn dropped_without_a_stop_all_pools_end_at_the_same_time() {
     drop(deaf);
     until(|| first.is_gone() && second.is_gone());
     assert_eq!(world.unit("one").attempts_used, 0);
+}
+
+#[test]
+fn dropped_on_a_thread_of_one_of_its_pools_a_set_waits_for_none() {
+    let world = World::new();
+    let ((one, first), (two, second)) = (stage(), stage());
+    let (shared, (tell, dropped)) = (Arc::new(Mutex::new(None::<PoolSet>)), bounded(1));
+    let drops = {
+        let shared = Arc::clone(&shared);
+        world.pool(one).on_unit_complete(move |_, _| {
+            drop(shared.lock().unwrap().take());
+            tell.send(()).unwrap();
+        })
+    };
+    let set = PoolSet::builder().pool("drops", drops).pool("other", world.pool(two)).start().unwrap();
+    set.await_init_complete();
+    set.enqueue_to("other", NewUnit::new("deaf"), "go").unwrap();
+    let deaf = second.next();
+    let handle = set.enqueue(NewUnit::new("a"), "go").unwrap();
+    *shared.lock().unwrap() = Some(set);
+    drop(first.next());
+    assert_eq!(deaf.asked(), CancelReason::Shutdown);
+    next(&dropped);
+    assert_eq!(handle.wait().unwrap().status, UnitStatus::Completed);
+    drop(deaf);
+    until(|| first.is_gone() && second.is_gone());
+    world.assert_clean();
 }
 
 #[test]

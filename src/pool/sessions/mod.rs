@@ -10,6 +10,9 @@
 //!       └── forgotten ◀─────┘
 //! ```
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -19,6 +22,9 @@ use crate::unit::UnitKey;
 
 /// How many sessions are remembered that nobody uses.
 const REMEMBERED_LIMIT: usize = 100_000;
+
+/// How many sessions whose time is over are forgotten in one call: more than one call adds, and never so many that it takes long.
+const FORGOTTEN_PER_CALL: usize = 8;
 
 /// Where a strict unit stands in its session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +74,8 @@ struct Session {
     taking: usize,
     /// Calls that bring one into the line.
     entering: usize,
+    /// Units with its worker that have told that they are in it. While they are executed it is not forgotten.
+    told_by: HashSet<UnitKey>,
     /// What waits, and whether it is due.
     line: BTreeMap<Order, bool>,
     /// Where the first of those is filed, if it can go.
@@ -100,6 +108,9 @@ impl Session {
 
     /// Is on a worker from now on.
     fn sit(&mut self, worker: WorkerNumber) {
+        if self.worker != Some(worker) {
+            self.told_by.clear();
+        }
         (self.worker, self.is_worker_gone) = (Some(worker), false);
     }
 
@@ -140,13 +151,18 @@ impl Sessions {
 
     /// The worker that a session is on, or is remembered to have been.
     pub(super) fn worker_of(&mut self, key: &str, now_ms: i64) -> Option<WorkerNumber> {
-        self.forget(now_ms);
+        self.pass_time(key, now_ms);
         self.by_key.get(key).filter(|session| !session.is_worker_gone)?.worker
+    }
+
+    /// Whether a session is on this very worker, or is remembered to have been.
+    pub(super) fn is_on(&self, key: &str, worker: WorkerNumber) -> bool {
+        self.by_key.get(key).is_some_and(|session| session.worker == Some(worker))
     }
 
     /// Where a strict unit goes that comes now.
     pub(super) fn seat(&mut self, key: &str, now_ms: i64) -> Seat {
-        self.forget(now_ms);
+        self.pass_time(key, now_ms);
         let Some(session) = self.by_key.get(key) else { return Seat::Anywhere };
         let is_held_up = !session.line.is_empty() || session.entering > 0;
         match session.worker.filter(|_| !session.is_worker_gone) {
@@ -175,12 +191,35 @@ impl Sessions {
 
     /// A unit with this key that is not strict goes to a worker. Those that are keep their session where it is.
     pub(super) fn visit(&mut self, key: &Arc<str>, worker: WorkerNumber, now_ms: i64) {
+        self.visit_then(key, worker, now_ms, |_| {});
+    }
+
+    /// A unit tells that it is in this session, as long as a worker executes it: whoever carries it on goes there.
+    pub(super) fn tell(&mut self, key: &Arc<str>, worker: WorkerNumber, unit: UnitKey, now_ms: i64) {
+        self.visit_then(key, worker, now_ms, |session| {
+            if session.worker == Some(worker) {
+                session.told_by.insert(unit);
+            }
+        });
+    }
+
+    /// A unit that told of this session is not executed any more, or is in another by now.
+    pub(super) fn end_telling(&mut self, key: &Arc<str>, unit: UnitKey) {
+        if self.by_key.contains_key(key) {
+            self.change(key, None, |session| {
+                session.told_by.remove(&unit);
+            });
+        }
+    }
+
+    fn visit_then(&mut self, key: &Arc<str>, worker: WorkerNumber, now_ms: i64, then: impl FnOnce(&mut Session)) {
         // Before, not after: this one may have no unit yet that holds it. What a worker tells of nobody need ever ask for.
         self.forget(now_ms);
         self.change(key, Some(now_ms), |session| {
             if !session.is_in_use() {
                 session.sit(worker);
             }
+            then(session);
         });
     }
 
@@ -287,14 +326,15 @@ impl Sessions {
         change(session);
         session.leave_worker();
         let (after, is_in_use, used_ms) = (session.worker, session.is_in_use(), session.used_ms);
-        session.is_remembered = !is_in_use && after.is_some();
+        session.is_remembered = !is_in_use && after.is_some() && session.told_by.is_empty();
+        let is_remembered = session.is_remembered;
         if before != after {
             self.move_between(key, before, after);
         }
         self.file(key);
-        if !is_in_use && after.is_some() {
+        if is_remembered {
             self.remembered.insert((used_ms, Arc::clone(key)));
-        } else if !is_in_use {
+        } else if !is_in_use && after.is_none() {
             self.by_key.remove(key);
         }
     }
@@ -351,172 +391,35 @@ impl Sessions {
         }
     }
 
-    /// Forgets what was remembered for long enough, and what is too much.
+    /// Forgets a session if it was remembered for long enough, and some of the others.
+    fn pass_time(&mut self, key: &str, now_ms: i64) {
+        let remembered = self.by_key.get_key_value(key).filter(|(_, session)| session.is_remembered);
+        if let Some((key, session)) = remembered.filter(|(_, session)| self.is_over(session.used_ms, now_ms)) {
+            let (used_ms, key) = (session.used_ms, Arc::clone(key));
+            self.forget_one(used_ms, key);
+        }
+        self.forget(now_ms);
+    }
+
+    /// Forgets some of what was remembered for long enough, and of what is too much.
     fn forget(&mut self, now_ms: i64) {
-        while let Some((used_ms, _)) = self.remembered.first() {
-            let is_old = now_ms.saturating_sub(*used_ms) >= self.remembered_for_ms;
-            if !is_old && self.remembered.len() <= REMEMBERED_LIMIT {
-                return;
-            }
-            if let Some((_, key)) = self.remembered.pop_first()
-                && let Some(session) = self.by_key.remove(&key)
-            {
-                self.move_between(&key, session.worker, None);
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const W1: WorkerNumber = WorkerNumber(1);
-    const W2: WorkerNumber = WorkerNumber(2);
-    const DUE: Turn = Turn::Waits { is_due: true };
-
-    /// Those that have room, for one unit each.
-    impl Rooms for &[WorkerNumber] {
-        fn room(&self, worker: WorkerNumber) -> usize {
-            usize::from(self.contains(&worker))
-        }
-
-        fn open(&self) -> impl Iterator<Item = WorkerNumber> {
-            self.iter().copied()
-        }
-
-        fn open_count(&self) -> usize {
-            self.len()
+        for _ in 0..FORGOTTEN_PER_CALL {
+            let is_too_much = self.remembered.len() > REMEMBERED_LIMIT;
+            let oldest = self.remembered.first().filter(|(used_ms, _)| is_too_much || self.is_over(*used_ms, now_ms));
+            let Some((used_ms, key)) = oldest.cloned() else { return };
+            self.forget_one(used_ms, key);
         }
     }
 
-    fn key(name: &str) -> Arc<str> {
-        Arc::from(name)
+    /// Whether what was used then has been remembered for long enough.
+    fn is_over(&self, used_ms: i64, now_ms: i64) -> bool {
+        now_ms.saturating_sub(used_ms) >= self.remembered_for_ms
     }
 
-    fn order(unit: i64) -> Order {
-        Order::new(0, UnitKey(unit))
-    }
-
-    /// The first unit that can go, and where to, if these workers have room.
-    fn first(sessions: &Sessions, with_room: &[WorkerNumber]) -> Option<(i64, Option<WorkerNumber>)> {
-        let first = sessions.first(&with_room);
-        first.map(|(order, worker)| (order.unit.0, worker))
-    }
-
-    #[test]
-    fn a_session_stays_on_its_worker_and_one_goes_after_the_other() {
-        // 001-F42, 001-F44
-        let (mut sessions, s) = (Sessions::new(1_000), key("s"));
-        assert_eq!(sessions.seat("s", 0), Seat::Anywhere);
-        sessions.begin_taking(&s);
-        sessions.settle(&s, W1, 0);
-        assert_eq!(sessions.seat("s", 0), Seat::Behind(W1), "the first has yet to begin");
-        sessions.stand(&s, order(1), Turn::Runs);
-        sessions.end_taking(&s);
-        sessions.begin(&s, UnitKey(1));
-        assert_eq!(sessions.seat("s", 0), Seat::On(W1));
-        for unit in [3, 2] {
-            sessions.stand(&s, order(unit), DUE);
+    fn forget_one(&mut self, used_ms: i64, key: Arc<str>) {
+        if let Some(session) = self.by_key.remove(&key) {
+            self.move_between(&key, session.worker, None);
         }
-        assert_eq!((first(&sessions, &[]), first(&sessions, &[W2])), (None, None));
-        assert_eq!(first(&sessions, &[W1, W2]), Some((2, Some(W1))));
-        assert_eq!(sessions.ready_count(&&[W1][..]), 1);
-        sessions.stand(&s, order(2), Turn::Runs);
-        assert_eq!(first(&sessions, &[W1]), None, "it has yet to begin");
-        sessions.begin(&s, UnitKey(2));
-        assert_eq!(first(&sessions, &[W1]), Some((3, Some(W1))));
-    }
-
-    #[test]
-    fn what_waits_for_a_worker_that_goes_goes_elsewhere_once_nothing_is_left_there() {
-        let (mut sessions, s) = (Sessions::new(1_000), key("s"));
-        sessions.settle(&s, W1, 0);
-        sessions.stand(&s, order(1), Turn::Runs);
-        sessions.begin(&s, UnitKey(1));
-        sessions.stand(&s, order(2), DUE);
-        sessions.worker_goes(W1);
-        assert_eq!((first(&sessions, &[W1, W2]), sessions.seat("s", 0)), (None, Seat::Nowhere));
-        sessions.stand(&s, order(1), Turn::None);
-        assert_eq!(first(&sessions, &[]), Some((2, None)));
-        sessions.settle(&s, W2, 0);
-        sessions.stand(&s, order(2), Turn::Runs);
-        sessions.worker_goes(W1);
-        assert_eq!(sessions.worker_of("s", 0), Some(W2));
-    }
-
-    #[test]
-    fn what_waits_for_workers_with_room_is_found_from_either_side() {
-        let mut sessions = Sessions::new(1_000);
-        for number in 1..=3 {
-            let key = key(&format!("s{number}"));
-            sessions.settle(&key, WorkerNumber(number), 0);
-            sessions.stand(&key, order(i64::try_from(number).unwrap()), DUE);
-        }
-        let others = (10..20).map(WorkerNumber);
-        for idle in [Vec::new(), others.collect()] {
-            for (with_room, expected, count) in [(vec![], None, 0), (vec![3, 2], Some((2, Some(W2))), 2)] {
-                let with_room: Vec<_> = with_room.into_iter().map(WorkerNumber).chain(idle.clone()).collect();
-                assert_eq!(first(&sessions, &with_room), expected);
-                assert_eq!(sessions.ready_count(&&*with_room), count);
-            }
-        }
-    }
-
-    #[test]
-    fn one_that_is_to_be_tried_again_holds_its_place() {
-        let (mut sessions, s) = (Sessions::new(1_000), key("s"));
-        sessions.settle(&s, W1, 0);
-        sessions.stand(&s, order(1), Turn::Runs);
-        sessions.stand(&s, order(2), DUE);
-        sessions.stand(&s, order(1), Turn::Waits { is_due: false });
-        assert_eq!((first(&sessions, &[W1]), sessions.before("s")), (None, None));
-        sessions.stand(&s, order(1), DUE);
-        assert_eq!((first(&sessions, &[W1]), sessions.before("s")), (Some((1, Some(W1))), Some(2)));
-        sessions.stand(&s, order(1), Turn::None);
-        assert_eq!(first(&sessions, &[W1]), Some((2, Some(W1))));
-    }
-
-    #[test]
-    fn a_session_is_remembered_for_a_while_after_its_last_use_and_not_after_its_worker_went() {
-        let mut sessions = Sessions::new(1_000);
-        let (strict, hint, lost) = (key("strict"), key("hint"), key("lost"));
-        sessions.visit(&hint, W1, 0);
-        sessions.visit(&lost, W2, 0);
-        sessions.settle(&strict, W1, 0);
-        sessions.stand(&strict, order(1), Turn::Runs);
-        sessions.worker_goes(W2);
-        assert_eq!((sessions.worker_of("hint", 999), sessions.worker_of("lost", 999)), (Some(W1), None));
-        assert_eq!((sessions.worker_of("hint", 1_000), sessions.worker_of("strict", 9_000)), (None, Some(W1)));
-        sessions.stayed(&strict, W1, 9_000);
-        sessions.stayed(&strict, W2, 9_500);
-        sessions.stand(&strict, order(1), Turn::None);
-        assert_eq!((sessions.worker_of("strict", 9_999), sessions.worker_of("strict", 10_000)), (Some(W1), None));
-        sessions.stayed(&strict, W1, 10_000);
-        assert!(sessions.by_key.is_empty() && sessions.by_worker.is_empty() && sessions.remembered.is_empty());
-    }
-
-    #[test]
-    fn a_hint_does_not_move_a_session_that_is_in_use() {
-        let (mut sessions, s) = (Sessions::new(1_000), key("s"));
-        sessions.settle(&s, W1, 0);
-        sessions.stand(&s, order(1), Turn::Runs);
-        sessions.visit(&s, W2, 0);
-        assert_eq!(sessions.worker_of("s", 0), Some(W1));
-        sessions.stand(&s, order(1), Turn::None);
-        sessions.visit(&s, W2, 0);
-        assert_eq!(sessions.worker_of("s", 0), Some(W2));
-    }
-
-    #[test]
-    fn sessions_that_nobody_uses_are_bounded() {
-        let mut sessions = Sessions::new(i64::MAX);
-        for number in 0..REMEMBERED_LIMIT as i64 + 5 {
-            sessions.visit(&key(&format!("s{number}")), W1, number);
-        }
-        // Also while nobody asks: an executor may tell of a new session with every unit, of which none names one.
-        assert!(sessions.remembered.len() <= REMEMBERED_LIMIT + 1, "{} are remembered", sessions.remembered.len());
-        assert_eq!(sessions.worker_of("s4", 0), None, "those used longest ago are forgotten");
-        assert_eq!((sessions.worker_of("s5", 0), sessions.by_key.len()), (Some(W1), REMEMBERED_LIMIT));
+        self.remembered.remove(&(used_ms, key));
     }
 }
