@@ -10,7 +10,7 @@ use super::core::{Core, NoWorker};
 use super::ledger::Left;
 use super::line::Claimable;
 use super::open_unit::OpenUnit;
-use super::ready::Pick;
+use super::ready::{Pick, PickOrAsk};
 use super::reporter::Report;
 use super::stats::PoolPhase;
 use super::timers::due_ms;
@@ -126,14 +126,14 @@ fn pick(core: &Core) -> Vec<Pick> {
         return core.ready.pick_due(usize::MAX, None, core.now_ms());
     }
     // One by one: each choice depends on the one before, and a pool that stops need not wait for places until a scheduler answers.
-    let wish = if core.ready.begin_asking(core.now_ms()) {
-        let wish = scheduler::wish(core);
-        core.ready.end_asking();
-        wish
-    } else {
-        None
-    };
-    core.ready.pick_due(1, wish, core.now_ms())
+    match core.ready.pick_or_ask(core.now_ms()) {
+        PickOrAsk::Picked(pick) => pick.into_iter().collect(),
+        PickOrAsk::Ask => {
+            let wish = scheduler::wish(core);
+            core.ready.end_asking();
+            core.ready.pick_due(1, wish, core.now_ms())
+        }
+    }
 }
 
 /// The worker for a unit that has a place; `None` if there is none after all.

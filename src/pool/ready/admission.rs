@@ -79,6 +79,15 @@ pub(in crate::pool) struct Pick {
     pub(in crate::pool) taken: Taken,
 }
 
+/// What becomes of the next unit that is due where a scheduler is to be heard.
+#[derive(Debug)]
+pub(in crate::pool) enum PickOrAsk {
+    /// There is nothing to choose: it has its place, if there is such a unit.
+    Picked(Option<Pick>),
+    /// It may go to several workers. The claimer asks until it [ends](Ready::end_asking) that.
+    Ask,
+}
+
 /// How a place is wanted for a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Want {
@@ -140,6 +149,18 @@ impl Ready {
             true => state.ledger.line.sessions.seat(&tie.key, now_ms) == Seat::Anywhere,
             false => state.preferred(Some(tie), now_ms).is_none(),
         }
+    }
+
+    /// Takes a place for the next unit that is due, unless it may go to several workers.
+    pub(in crate::pool) fn pick_or_ask(&self, now_ms: i64) -> PickOrAsk {
+        self.change(|state, _| {
+            state.let_fall_due(now_ms);
+            if !state.may_start() {
+                return PickOrAsk::Picked(None);
+            }
+            state.is_asking = state.has_choice_for_next(now_ms);
+            if state.is_asking { PickOrAsk::Ask } else { PickOrAsk::Picked(state.pick_next(None, now_ms)) }
+        })
     }
 
     /// The worker that was taken for a unit is gone, and there is no other: it waits in line.
@@ -292,7 +313,7 @@ impl State {
     }
 
     /// Whether there is a place for the next unit whose turn it is, and it may go to several workers.
-    pub(super) fn has_choice_for_next(&mut self, now_ms: i64) -> bool {
+    fn has_choice_for_next(&mut self, now_ms: i64) -> bool {
         if self.capacity.free() == 0 {
             return false;
         }

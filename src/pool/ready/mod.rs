@@ -17,7 +17,7 @@ mod workers;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-pub(super) use self::admission::{Arrival, Coming, Pick, Place};
+pub(super) use self::admission::{Arrival, Coming, Pick, PickOrAsk, Place};
 use self::crew::Crew;
 pub(super) use self::crew::{CrewLimits, CrewPlan, StartupStep};
 pub use self::phases::Stop;

@@ -169,15 +169,6 @@ impl Ready {
         state.abandoned -= usize::from(std::mem::take(&mut state.is_reporter_left_behind));
     }
 
-    /// The claimer is about to ask the scheduler where the next unit is to go; says whether it should, for that may go to several workers.
-    pub(in crate::pool) fn begin_asking(&self, now_ms: i64) -> bool {
-        self.change(|state, _| {
-            state.let_fall_due(now_ms);
-            state.is_asking = state.may_start() && state.has_choice_for_next(now_ms);
-            state.is_asking
-        })
-    }
-
     /// The scheduler has answered the claimer.
     pub(in crate::pool) fn end_asking(&self) {
         self.change(|state, wake| {

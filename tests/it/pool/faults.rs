@@ -393,13 +393,13 @@ fn a_worker_that_crashed_and_whose_end_is_not_stored_is_replaced_once_it_is() {
         let world = World::new();
         let (faulty, builder, stage) = forgetful(&world, 1);
         let pool = builder.taint_for(rest).up();
-        pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
+        let handle = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
         faulty.on(Verb::Finish, Fault::ErrorOnce);
         stage.next().fail(ExecuteError::broken("it fell"));
-        until(|| pool.stats().lost == 1);
+        assert!(matches!(handle.wait(), Err(WaitError::Unrecorded)));
         assert_eq!((pool.stats().tainted_workers, pool.stats().load), (1, 1));
         world.clock.advance(BEAT);
-        until(|| pool.stats().load == 0);
+        until(|| world.attempts("a")[0].outcome == Some(Outcome::Failed));
         world.clock.advance(rest);
         // It is tried again after all.
         let again = stage.next();
@@ -442,10 +442,10 @@ fn what_is_tried_again_after_its_end_was_stored_late_keeps_its_session() {
     let (faulty, builder, stage) = forgetful(&world, 2);
     let pool = builder.affinity(Affinity::StrictQueue).up();
     let turn = |id: &str| NewUnit::new(id).affinity_key("s");
-    pool.enqueue(turn("a"), "go").unwrap();
+    let handle = pool.enqueue(turn("a"), "go").unwrap();
     faulty.on(Verb::Finish, Fault::ErrorOnce);
     stage.next().fail(ExecuteError::retry_after(Duration::from_secs(600), "later"));
-    until(|| pool.stats().lost == 1);
+    assert!(matches!(handle.wait(), Err(WaitError::Unrecorded)));
     // Nothing need be read for that.
     faulty.on(Verb::Read, Fault::ErrorOnce);
     world.clock.advance(BEAT);
