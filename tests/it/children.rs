@@ -5,9 +5,10 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot start its processes fails")]
 
 use std::ffi::OsStr;
+use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -55,6 +56,22 @@ pub(crate) fn hear() -> Option<String> {
     let mut line = String::new();
     let read = std::io::stdin().lock().read_line(&mut line).unwrap();
     (read > 0).then(|| line.trim_end_matches('\n').to_owned())
+}
+
+/// Writes a line beside the file of this process that survives the process.
+pub(crate) fn note(line: impl std::fmt::Display) {
+    let mut notes = OpenOptions::new().create(true).append(true).open(notes_beside(&path())).unwrap();
+    notes.write_all(format!("{line}\n").as_bytes()).unwrap();
+}
+
+/// What processes have noted beside a file, in the order in which they did, each line as its words.
+pub(crate) fn notes(path: &Path) -> Vec<Vec<String>> {
+    let notes = std::fs::read_to_string(notes_beside(path)).unwrap_or_default();
+    notes.lines().map(|line| line.split(' ').map(str::to_owned).collect()).collect()
+}
+
+fn notes_beside(path: &Path) -> PathBuf {
+    path.with_extension("log")
 }
 
 /// A child process. Dropped, it is killed.
