@@ -116,6 +116,31 @@ impl Role {
         self
     }
 
+    /// Lets the child live in a pid namespace of its own, where its number means nothing to others. What is started, and can be
+    /// signalled, is its keeper, with which it dies.
+    pub(crate) fn in_pid_namespace(self) -> Role {
+        let mut keeper = Role::keeper();
+        keeper.arg(self.0.get_program()).args(self.0.get_args());
+        for (name, value) in self.0.get_envs() {
+            match value {
+                Some(value) => keeper.env(name, value),
+                None => keeper.env_remove(name),
+            };
+        }
+        Role(keeper)
+    }
+
+    /// Whether this system and user may have pid namespaces.
+    pub(crate) fn may_have_pid_namespace() -> bool {
+        Role::keeper().arg("true").stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+    }
+
+    fn keeper() -> Command {
+        let mut keeper = Command::new("unshare");
+        keeper.args(["--pid", "--fork", "--mount-proc", "--kill-child=KILL"]);
+        keeper
+    }
+
     pub(crate) fn start(mut self) -> Child {
         let mut process = self.0.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(process.stdout.take().unwrap()).lines();
