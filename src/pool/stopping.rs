@@ -24,6 +24,8 @@ pub(super) fn begin_stop(core: &Core, stop: Stop, why: &str) {
     let (left, is_news) = core.ready.begin_stop(stop);
     if is_news {
         log_stop(core, &stats, why);
+        // It tells the records.
+        core.heartbeat.wake();
     }
     if !left.is_empty() {
         let_go(core);

@@ -9,8 +9,8 @@ use crossbeam_channel::unbounded;
 use workcrew::executor::CancelReason;
 use workcrew::testing::Gate;
 use workcrew::{
-    Archive, Completion, ExecuteError, NewUnit, Outcome, PoolPhase, Refusal, RetryPolicy, Stop, UnitStatus, WaitError,
-    WorkPool, WorkResult,
+    Archive, Completion, ExecuteError, NewUnit, Outcome, PoolPhase, Refusal, RetryPolicy, Scaling, Stop, UnitStatus,
+    WaitError, WorkPool, WorkResult, WorkerStatus,
 };
 
 use super::{World, next, stage, tells_outcomes, until};
@@ -56,6 +56,25 @@ fn draining_lets_what_runs_end_and_leaves_what_waits() {
     assert_eq!(outcomes.try_iter().collect::<Vec<_>>(), ["complete c: COMPLETED"]);
     drop(pool);
     assert!(stage.is_gone());
+    world.assert_clean();
+}
+
+#[test]
+fn while_a_pool_drains_its_records_say_that_its_workers_shut_down() {
+    // 003-F20, 003-F24, 003-F25, 003-F26
+    let world = World::new();
+    let (part, stage) = stage();
+    let pool = world.pool(part).scaling(Scaling::Fixed).max_workers(2).up();
+    pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
+    let running = stage.next();
+    let statuses = || ["w1", "w2"].map(|id| world.record(id).status);
+    thread::scope(|threads| {
+        threads.spawn(|| pool.stop(Stop::Drain).unwrap());
+        until(|| statuses() == [WorkerStatus::ShuttingDown; 2]);
+        assert_eq!(world.status("a"), UnitStatus::Processing, "it is not hurried");
+        running.succeed("done");
+    });
+    assert_eq!(statuses(), [WorkerStatus::Terminated; 2]);
     world.assert_clean();
 }
 

@@ -4,6 +4,7 @@ use workcrew::{Outcome, UnitStatus, WorkerStatus};
 
 use super::{Act, Shared, WORKERS};
 use crate::children::Child;
+use crate::pool::until;
 
 /// More than a process executes at a time.
 const OTHERS: usize = 20;
@@ -51,6 +52,9 @@ fn a_process_that_drains_finishes_what_it_has_and_leaves_the_rest() {
     let (shared, mut leaving) = busy(Act::Gate);
     leaving.tell("drain");
     leaving.wait_for("heard drain");
+    let are_told = || shared.workers("leaving").iter().all(|worker| worker.status == WorkerStatus::ShuttingDown);
+    until(are_told);
+    shared.assert_workers_of_leaving(WorkerStatus::ShuttingDown, 1);
     leaving.tell("go on");
     let lines = leaving.end_well();
     assert_eq!(lines, ["heard go on".to_owned(), format!("Stopped: {WORKERS} completed, 0 left, 0 lost")]);
