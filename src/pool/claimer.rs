@@ -59,8 +59,10 @@ fn claim_due(core: &Arc<Core>) -> bool {
             pull::hand_out(core, open, pulled);
             look_after(core, hand_out(core, picks, own));
         }
-        // One of them has crashed meanwhile, and nothing was granted. It takes nothing more, so that it is not picked again.
-        Err(RepositoryError::Illegal { .. }) if workers(&picks, &open).any(|cell| !cell.is_up()) => {
+        // One of them has crashed meanwhile, or the pool stops, and nothing was granted. It takes nothing more, so that it is not picked again.
+        Err(RepositoryError::Illegal { .. })
+            if is_stopping(core) || workers(&picks, &open).any(|cell| !cell.is_up()) =>
+        {
             for Picked { key, cell, .. } in picks {
                 core.ready.unpick(key);
                 slot::give_back(core, &cell, None);
@@ -79,6 +81,10 @@ fn claim_due(core: &Arc<Core>) -> bool {
         }
     }
     true
+}
+
+fn is_stopping(core: &Core) -> bool {
+    core.ready.phase() == PoolPhase::Draining
 }
 
 /// The workers that units are claimed for.

@@ -81,7 +81,9 @@ pub(super) fn close(
     let mut settled = match closed {
         Ok(closed) => settle(core, cell, closer, execution, &end, &captured, &closed),
         Err(Unstored { error, report }) => {
-            log::error!("unit {}: how its attempt ended could not be stored: {error}", execution.claim.unit.id);
+            // Another has taken over; what this one brought is kept on its attempt.
+            let level = if error.is_rejection() { log::Level::Warn } else { log::Level::Error };
+            log::log!(level, "unit {}: how its attempt ended could not be stored: {error}", execution.claim.unit.id);
             let is_news = core.ready.unit_leaves(execution.claim.lease.attempt(), left).is_some();
             // Only now: whoever stores it after all takes the unit back, and frees its place.
             if let Some(report) = report {

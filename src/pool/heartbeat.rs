@@ -13,7 +13,7 @@ use super::ledger::Left;
 use super::open_unit::OpenUnit;
 use super::ready::Stop;
 use super::stats::PoolPhase;
-use super::{panics, supervisor};
+use super::{panics, slot, supervisor};
 use crate::attempt::{AttemptKey, FailureKind};
 use crate::clock::milliseconds;
 use crate::error::RepositoryError;
@@ -46,17 +46,27 @@ pub(super) struct Beat {
     renewed_at_ms: i64,
     next_ms: i64,
     watch_ms: i64,
+    /// Whether the records say that the pool stops.
+    has_told_of_stop: bool,
 }
 
 impl Beat {
     /// The pool has registered just now, and holds nothing yet.
     pub(super) fn first(core: &Core) -> Beat {
-        Beat { renewed_at_ms: core.now_ms(), next_ms: core.in_ms(core.settings.heartbeat), watch_ms: 0 }
+        let next_ms = core.in_ms(core.settings.heartbeat);
+        Beat { renewed_at_ms: core.now_ms(), next_ms, watch_ms: 0, has_told_of_stop: false }
     }
 
     /// Does whatever is due.
     fn go(&mut self, core: &Arc<Core>) {
         let now_ms = core.now_ms();
+        if !self.has_told_of_stop && core.ready.phase() == PoolPhase::Draining {
+            self.has_told_of_stop = true;
+            // Whoever stops now is over at once.
+            if core.ready.stop_mode() != Some(Stop::Now) {
+                slot::tell_shutting_down(core);
+            }
+        }
         if now_ms >= self.next_ms {
             self.next_ms = core.in_ms(core.settings.heartbeat);
             self.renew(core);

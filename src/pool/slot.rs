@@ -354,29 +354,33 @@ pub(super) fn end_row(core: &Core, cell: &WorkerCell) {
     }
 }
 
-/// Says in a worker's record that it takes nothing more; `false` if the repository did not answer.
-pub(super) fn shut_down_row(core: &Core, cell: &WorkerCell) -> bool {
-    change_row(core, cell, WorkerChange::ShutDown)
+/// SHUTTING_DOWN in the records, for all that have yet to finish what they have: the pool stops, and they take nothing more.
+pub(super) fn tell_shutting_down(core: &Core) {
+    // Whoever comes up, or is about to get what was submitted before, has to be in a status for that.
+    let are_told = |cell: &Arc<WorkerCell>| cell.has_row() && cell.is_up() && cell.has_all_in_hand();
+    for cell in core.registry.snapshot().into_iter().filter(are_told) {
+        if !change_row(core, &cell, WorkerChange::ShutDown) {
+            break;
+        }
+    }
 }
 
-/// Changes a worker's record, whose state is not worth waiting for; `false` if the repository did not answer.
+/// Changes a worker's record, whose state is not worth waiting for. Says whether the storage answered.
 fn change_row(core: &Core, cell: &WorkerCell, change: WorkerChange) -> bool {
     let slot = core.slot_of(cell);
     let changed = panics::contain("a worker's record", || {
         core.repository().change_worker(core.owner(), core.job.id, &slot, change)
     });
     match changed {
-        Some(Ok(_)) => true,
-        Some(Err(error)) if error.is_rejection() => {
-            log::debug!("worker {}: {error}", cell.id);
-            true
-        }
+        Some(Ok(_)) => {}
+        Some(Err(error)) if error.is_rejection() => log::debug!("worker {}: {error}", cell.id),
         Some(Err(error)) => {
             log::warn!("worker {}: {change} was not stored: {error}", cell.id);
-            false
+            return false;
         }
-        None => false,
+        None => return false,
     }
+    true
 }
 
 /// A worker crashed with a unit in hand: it takes nothing more. What becomes of the unit follows at once.

@@ -30,31 +30,19 @@ pub(super) fn mark_stop(core: &Core, stop: Stop, why: &str) -> Vec<Arc<OpenUnit>
     let (waiting, is_news) = core.ready.begin_stop(stop);
     if is_news {
         log_stop(core, &stats, why);
+        // It tells the records.
+        core.heartbeat.wake();
     }
     waiting
 }
 
-/// What waits is let go, for which the repository has to answer, and then left PENDING. Who finishes what it has is recorded.
+/// What waits is let go, for which the repository has to answer, and then left PENDING.
 pub(super) fn leave_waiting(core: &Core, waiting: Vec<Arc<OpenUnit>>) {
     if !waiting.is_empty() {
         let_go(core);
     }
     for unit in waiting {
         unit.leave(Left::Pending);
-    }
-    if core.ready.stop_mode() == Some(Stop::Drain) {
-        record_draining(core);
-    }
-}
-
-/// Workers that finish what they have, for as long as that takes, are SHUTTING_DOWN in their records. One that is about to get a unit
-/// which was claimed for it must not be, yet: then it says so when it ends.
-fn record_draining(core: &Core) {
-    for cell in core.registry.snapshot() {
-        let executing = cell.executing().len();
-        if executing > 0 && executing == core.ready.load_of(cell.number) && !slot::shut_down_row(core, &cell) {
-            return;
-        }
     }
 }
 

@@ -24,6 +24,7 @@ use super::handle::UnitHandle;
 use super::ledger::Left;
 use super::open_unit::OpenUnit;
 use super::ready::{Arrival, Place};
+use super::stats::PoolPhase;
 use super::timers::due_ms;
 use super::{enqueue, homes, slot};
 use crate::attempt::AttemptKey;
@@ -134,7 +135,8 @@ fn give_to_worker(
                 core.ready.submission_ends(arrival);
                 Some(ended(core, &stored))
             }
-            Err(RepositoryError::Illegal { .. }) if !cell.is_up() => {
+            // Or the records say already that it takes nothing more.
+            Err(RepositoryError::Illegal { .. }) if !cell.is_up() || core.ready.phase() == PoolPhase::Draining => {
                 slot::give_back(core, cell, None);
                 return Ok(None);
             }

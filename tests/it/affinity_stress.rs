@@ -169,6 +169,7 @@ struct Running(Vec<Execution>);
 #[derive(Debug)]
 struct Execution {
     id: String,
+    attempt_number: u32,
     worker: String,
     /// If that is a strict one.
     session: Option<usize>,
@@ -207,12 +208,14 @@ impl Seen {
         if let Some(other) = of_session.find(|other| other.worker != worker) {
             self.fault(format!("{id} of session {session:?} is on {worker} while {} is on {}", other.id, other.worker));
         }
-        running.0.push(Execution { id, worker, session, cancel: call.cancel_token().clone() });
+        let (attempt_number, cancel) = (call.attempt_number(), call.cancel_token().clone());
+        running.0.push(Execution { id, attempt_number, worker, session, cancel });
     }
 
     fn leave(&self, call: &Call<'_>) {
+        // One that was given up may leave after the next, which can be on the same worker.
         let is_meant = |execution: &Execution| {
-            execution.id == call.unit().id.as_str() && execution.worker == call.worker_id().as_str()
+            execution.id == call.unit().id.as_str() && execution.attempt_number == call.attempt_number()
         };
         let mut running = self.running.lock().unwrap();
         let place = running.0.iter().position(is_meant).unwrap();

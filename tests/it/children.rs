@@ -5,9 +5,10 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot start its processes fails")]
 
 use std::ffi::OsStr;
+use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -57,6 +58,22 @@ pub(crate) fn hear() -> Option<String> {
     (read > 0).then(|| line.trim_end_matches('\n').to_owned())
 }
 
+/// Writes a line beside the file of this process that survives the process.
+pub(crate) fn note(line: impl std::fmt::Display) {
+    let mut notes = OpenOptions::new().create(true).append(true).open(notes_beside(&path())).unwrap();
+    notes.write_all(format!("{line}\n").as_bytes()).unwrap();
+}
+
+/// What processes have noted beside a file, in the order in which they did, each line as its words.
+pub(crate) fn notes(path: &Path) -> Vec<Vec<String>> {
+    let notes = std::fs::read_to_string(notes_beside(path)).unwrap_or_default();
+    notes.lines().map(|line| line.split(' ').map(str::to_owned).collect()).collect()
+}
+
+fn notes_beside(path: &Path) -> PathBuf {
+    path.with_extension("log")
+}
+
 /// A child process. Dropped, it is killed.
 pub(crate) struct Child {
     process: std::process::Child,
@@ -97,6 +114,31 @@ impl Role {
     pub(crate) fn user(mut self, id: u32) -> Role {
         self.0.uid(id).gid(id);
         self
+    }
+
+    /// Lets the child live in a pid namespace of its own, where its number means nothing to others. What is started, and can be
+    /// signalled, is its keeper, with which it dies.
+    pub(crate) fn in_pid_namespace(self) -> Role {
+        let mut keeper = Role::keeper();
+        keeper.arg(self.0.get_program()).args(self.0.get_args());
+        for (name, value) in self.0.get_envs() {
+            match value {
+                Some(value) => keeper.env(name, value),
+                None => keeper.env_remove(name),
+            };
+        }
+        Role(keeper)
+    }
+
+    /// Whether this system and user may have pid namespaces.
+    pub(crate) fn may_have_pid_namespace() -> bool {
+        Role::keeper().arg("true").stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+    }
+
+    fn keeper() -> Command {
+        let mut keeper = Command::new("unshare");
+        keeper.args(["--pid", "--fork", "--mount-proc", "--kill-child=KILL"]);
+        keeper
     }
 
     pub(crate) fn start(mut self) -> Child {

@@ -12,7 +12,7 @@ use workcrew::repository::sqlite::SqliteArchive;
 use workcrew::{Archive, Outcome, UnitStatus};
 
 use crate::children::was_killed;
-use crate::support::folder;
+use crate::support::{Random, folder};
 
 const UNITS: usize = 200;
 
@@ -148,4 +148,42 @@ fn several_programs_share_a_job_and_take_over_what_one_that_is_killed_leaves() {
     let told = printed(&mut example("many_processes", folder().path()));
     assert!(told.contains("90 of 90 units are completed.") && told.contains("\"COMPLETED\": 90"), "{told}");
     assert!(told.contains("ended with signal: 9"), "{told}");
+}
+
+#[test]
+fn processes_that_are_killed_and_frozen_all_the_time_bring_every_unit_to_its_end_once() {
+    // 003-F1 to 003-F3, 003-F62
+    let folder = folder();
+    let seconds = std::env::var("WORKCREW_CHAOS_SECONDS").unwrap_or("4".to_owned());
+    let seed = Random::seed().to_string();
+    let mut chaos = example("chaos", folder.path());
+    // Beside the folder: should it fail, its database is still there.
+    chaos.env("TMPDIR", folder.path().parent().unwrap());
+    let printed = printed(chaos.args(["--seconds", &seconds, "--seed", &seed, "--units", "300"]));
+    println!("{printed}");
+    for expected in
+        [&format!("--seed {seed}\n"), " 0 failed, ", "stuck      0", "twice      0 completed, 0 called back"]
+    {
+        assert!(printed.contains(expected), "{printed}");
+    }
+    assert!(printed.ends_with(" 0 findings\n"), "{printed}");
+}
+
+#[test]
+fn chaos_says_how_it_is_used_and_what_it_does_not_understand() {
+    let folder = folder();
+    assert!(printed(example("chaos", folder.path()).arg("--help")).contains("Usage: chaos [--seconds N"));
+    for (arguments, expected) in [
+        (&["--unit", "7"][..], "chaos: there is no `--unit`"),
+        (&["pull"], "chaos: there is no `pull`"),
+        (&["--units"], "chaos: `--units` needs a number"),
+        (&["--seed", "-1"], "chaos: `-1` of `--seed` is not a whole number"),
+        (&["--seconds", "0"], "chaos: `--seconds` must be at least 1"),
+        (&["--processes", "101"], "chaos: `--processes` may be 100 at most"),
+    ] {
+        let Output { status, stderr, .. } = example("chaos", folder.path()).args(arguments).output().unwrap();
+        let stderr = String::from_utf8(stderr).unwrap();
+        assert_eq!(status.code(), Some(2), "{stderr}");
+        assert!(stderr.starts_with(expected) && stderr.contains("Usage: "), "{stderr}");
+    }
 }

@@ -23,6 +23,7 @@ mod pool_freeze;
 mod pool_races;
 mod pool_stress;
 mod pool_stuck;
+mod processes;
 mod property;
 mod questions;
 mod requeueing;

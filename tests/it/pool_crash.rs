@@ -5,9 +5,7 @@
 //! also written to a file beside the database, which no crash takes back.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::OpenOptions;
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -23,7 +21,7 @@ use workcrew::{
     SqliteRepository, Stop, Tokens, UnitStatus, WorkPool, WorkResult, WorkUnit,
 };
 
-use crate::children::{self, Child, Role, say, was_killed};
+use crate::children::{self, Child, Role, note, say, was_killed};
 use crate::support::Up as _;
 use crate::support::{self, Random};
 
@@ -67,17 +65,6 @@ fn number_from_environment(variable: &str) -> Option<usize> {
     std::env::var(variable).ok().map(|number| number.parse().unwrap())
 }
 
-/// The file in which is written what happened, a line each.
-fn log_beside(path: &Path) -> PathBuf {
-    path.with_extension("log")
-}
-
-/// Writes a line that survives this process.
-fn note(line: &str) {
-    let mut log = OpenOptions::new().create(true).append(true).open(log_beside(&children::path())).unwrap();
-    log.write_all(format!("{line}\n").as_bytes()).unwrap();
-}
-
 fn charge(attempt_number: u32) -> Charge {
     let tokens = Tokens { output: 7, ..Tokens::default() };
     Charge::reported("large", tokens, Money::from_nanos(i64::from(attempt_number)))
@@ -86,11 +73,11 @@ fn charge(attempt_number: u32) -> Charge {
 /// Says, uses and saves something of everything; some fail once, some for good, some have a child of their own.
 fn execute(call: &Call<'_>) -> Result<WorkResult, ExecuteError> {
     let (id, attempt) = (call.unit().id.as_str(), call.attempt_number());
-    note(&format!("run {id} {attempt}"));
+    note(format_args!("run {id} {attempt}"));
     call.message(Message::assistant(format!("{id}/{attempt}/1")));
     call.session(format!("s-{id}-{attempt}"));
     call.usage(charge(attempt));
-    note(&format!("told {id} {attempt}"));
+    note(format_args!("told {id} {attempt}"));
     let number: usize = id[1..].parse().unwrap();
     if number.is_multiple_of(10) {
         // It ends when this process does: then its standard input does.
@@ -126,7 +113,7 @@ fn run_batch(stop: Option<Stop>) {
     let job = repository.create_job(&NewJob::named(JOB)).unwrap().id;
     let (dies_in, callbacks) = (number_from_environment(DIES_IN_CALLBACK), Arc::new(AtomicUsize::new(0)));
     let called_back = move |unit: &WorkUnit| {
-        note(&format!("callback {} {}", unit.id, unit.status));
+        note(format_args!("callback {} {}", unit.id, unit.status));
         if dies_in == Some(callbacks.fetch_add(1, Ordering::SeqCst) + 1) {
             kill_process(getpid(), Signal::KILL).unwrap();
             std::thread::park();
@@ -213,7 +200,7 @@ struct Records {
     repository: SqliteRepository,
     job: JobId,
     units: Vec<WorkUnit>,
-    notes: Vec<(String, String, String)>,
+    notes: Vec<Vec<String>>,
 }
 
 impl Records {
@@ -222,16 +209,12 @@ impl Records {
         let job = repository.job_named(JOB).unwrap().unwrap().id;
         let units = repository.units(&UnitFilter::job(job), 0, 1_000).unwrap().items;
         assert_eq!(units.len(), count, "{}", batch.end);
-        let log = std::fs::read_to_string(log_beside(&batch.path)).unwrap();
-        let notes = log.lines().map(|line| {
-            let words: Vec<&str> = line.split(' ').collect();
-            (words[0].to_owned(), words[1].to_owned(), words[2].to_owned())
-        });
-        Records { repository, job, units, notes: notes.collect() }
+        let notes = children::notes(&batch.path);
+        Records { repository, job, units, notes }
     }
 
     fn notes<'a>(&'a self, kind: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
-        self.notes.iter().filter(move |note| note.0 == kind).map(|note| (note.1.as_str(), note.2.as_str()))
+        self.notes.iter().filter(move |note| note[0] == kind).map(|note| (note[1].as_str(), note[2].as_str()))
     }
 
     fn check_verification(&self, batch: &Batch, count: usize) {

@@ -431,6 +431,12 @@ impl WorkerCell {
         executing.map(|current| Arc::clone(&current.execution)).collect()
     }
 
+    /// Whether nothing is on its way to it.
+    pub(super) fn has_all_in_hand(&self) -> bool {
+        let state = self.state.lock();
+        state.currents().count() == state.load as usize
+    }
+
     /// How many units it can have in hand, as far as that is known.
     pub(super) fn capacity(&self) -> u32 {
         self.state.lock().capacity

@@ -9,11 +9,6 @@ use crate::pool::timers::Alarm;
 use crate::sync::thread::JoinHandle;
 
 impl Ready {
-    /// How many units a worker has in hand, or is about to get.
-    pub(in crate::pool) fn load_of(&self, worker: WorkerNumber) -> usize {
-        self.state.lock().capacity.load(worker)
-    }
-
     pub(in crate::pool) fn publish(&self, worker: WorkerNumber, condition: Condition) {
         self.change(|state, _| state.capacity.publish(worker, condition));
     }

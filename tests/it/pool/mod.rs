@@ -167,7 +167,7 @@ fn watchdog() -> Sender<()> {
 }
 
 /// Waits until something holds that no channel tells of.
-fn until(holds: impl Fn() -> bool) {
+pub(crate) fn until(holds: impl Fn() -> bool) {
     let began = Instant::now();
     while !holds() {
         assert!(began.elapsed() < PATIENCE, "it never came to hold");

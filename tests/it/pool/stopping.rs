@@ -9,8 +9,8 @@ use crossbeam_channel::unbounded;
 use workcrew::executor::CancelReason;
 use workcrew::testing::Gate;
 use workcrew::{
-    Archive, Completion, ExecuteError, NewUnit, Outcome, PoolPhase, Refusal, RetryPolicy, Stop, UnitStatus, WaitError,
-    WorkPool, WorkResult, WorkerStatus,
+    Archive, Completion, ExecuteError, NewUnit, Outcome, PoolPhase, Refusal, RetryPolicy, Scaling, Stop, UnitStatus,
+    WaitError, WorkPool, WorkResult, WorkerStatus,
 };
 
 use super::{World, next, stage, tells_outcomes, until};
@@ -56,6 +56,25 @@ fn draining_lets_what_runs_end_and_leaves_what_waits() {
     assert_eq!(outcomes.try_iter().collect::<Vec<_>>(), ["complete c: COMPLETED"]);
     drop(pool);
     assert!(stage.is_gone());
+    world.assert_clean();
+}
+
+#[test]
+fn while_a_pool_drains_its_records_say_that_its_workers_shut_down() {
+    // 003-F20, 003-F24, 003-F25, 003-F26
+    let world = World::new();
+    let (part, stage) = stage();
+    let pool = world.pool(part).scaling(Scaling::Fixed).max_workers(2).up();
+    pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
+    let running = stage.next();
+    let statuses = || ["w1", "w2"].map(|id| world.record(id).status);
+    thread::scope(|threads| {
+        threads.spawn(|| pool.stop(Stop::Drain).unwrap());
+        until(|| statuses() == [WorkerStatus::ShuttingDown; 2]);
+        assert_eq!(world.status("a"), UnitStatus::Processing, "it is not hurried");
+        running.succeed("done");
+    });
+    assert_eq!(statuses(), [WorkerStatus::Terminated; 2]);
     world.assert_clean();
 }
 
@@ -376,27 +395,5 @@ fn an_answer_that_is_being_stored_is_not_lost_to_a_stop() {
     });
     assert_eq!(handle.wait().unwrap().output.as_deref(), Some("paid for"));
     assert_eq!((pool.stats().completed, pool.stats().abandoned_threads), (1, 0));
-    world.assert_clean();
-}
-
-#[test]
-fn a_worker_that_finishes_what_it_has_is_shutting_down_in_its_record_and_then_terminated() {
-    // 003-F24, 003-F25, 003-F26, 004-F47
-    let world = World::new();
-    let (pool, stage) = world.staged(2);
-    pool.enqueue(NewUnit::new("a"), "go").unwrap();
-    let call = stage.next();
-    let status = || {
-        let owner = world.repository.owners().unwrap()[0].id;
-        let workers = world.repository.workers(owner, "", 10).unwrap();
-        workers.iter().find(|worker| worker.id.as_str() == call.worker).map(|worker| worker.status)
-    };
-    assert_eq!(status(), Some(WorkerStatus::Busy));
-    pool.handle().stop(Stop::Drain);
-    assert_eq!(status(), Some(WorkerStatus::ShuttingDown));
-    call.say("still here");
-    drop(call);
-    pool.stop(Stop::Drain).unwrap();
-    assert_eq!(world.status("a"), UnitStatus::Completed);
     world.assert_clean();
 }
