@@ -6,6 +6,7 @@ mod affinities_ordered;
 mod attaching;
 mod callbacks;
 mod cancelling;
+mod cancelling_apart;
 mod capacities;
 mod capacities_crashed;
 mod capacities_crossed;
