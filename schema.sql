@@ -56,7 +56,7 @@ CREATE TABLE work_units (
     attempts_used          INTEGER NOT NULL DEFAULT 0,   -- those that count against max_retries since the last requeue
     releases               INTEGER NOT NULL DEFAULT 0,   -- those given back uncounted since then
     max_retries            INTEGER NOT NULL,
-    accepted_by            INTEGER,               -- only this owner may claim it
+    accepted_by            INTEGER,               -- only this owner may claim it; kept if it ends while it waits
     not_before             INTEGER,               -- not to be claimed earlier
     delay_ms               INTEGER,               -- how far away not_before was when it was set
     queue_deadline_boot_ms INTEGER,               -- fails if it is not claimed by then
@@ -86,7 +86,7 @@ CREATE INDEX work_units_delayed ON work_units (not_before) WHERE not_before IS N
 CREATE INDEX work_units_put_off ON work_units (not_before - delay_ms) WHERE not_before IS NOT NULL;
 -- Serves: renew, expire, the end of an owner, and what is being executed.
 CREATE INDEX work_units_leased ON work_units (lease_owner, lease_until_boot_ms) WHERE lease_owner IS NOT NULL;
--- Serves: the end of an owner, which gives back what it accepted.
+-- Serves: what waits for an owner, and the end of an owner, which gives that back.
 CREATE INDEX work_units_accepted ON work_units (accepted_by) WHERE status = 'PENDING' AND accepted_by IS NOT NULL;
 -- Serves: expire, which fails what waited too long.
 CREATE INDEX work_units_queued ON work_units (queue_deadline_boot_ms) WHERE queue_deadline_boot_ms IS NOT NULL;

@@ -35,6 +35,7 @@ pub enum Verb {
     Submit,
     Claim,
     Backlog,
+    Accepted,
     Claimed,
     Start,
     Append,
@@ -358,6 +359,10 @@ impl Repository for FaultyRepository {
 
     fn backlog(&self, job_id: JobId, owner: OwnerId, limit: usize) -> Result<Backlog> {
         self.guarded(Verb::Backlog, |inner| inner.backlog(job_id, owner, limit))
+    }
+
+    fn accepted(&self, owner: OwnerId, after: i64, limit: usize) -> Result<Page<UnitKey>> {
+        self.guarded(Verb::Accepted, |inner| inner.accepted(owner, after, limit))
     }
 
     fn on_queued(&self, job_id: JobId, told: Box<dyn Fn() -> bool + Send + Sync>) {

@@ -19,7 +19,7 @@ use crate::attempt::{AttemptKey, FailureKind};
 use crate::error::RepositoryError;
 use crate::lease::{Claim, Lease};
 use crate::repository::{ClaimRequest, Scope};
-use crate::unit::{UnitKey, UnitStatus};
+use crate::unit::{UnitKey, UnitStatus, WorkUnit};
 
 /// How long to wait before asking a repository again that failed.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
@@ -208,14 +208,15 @@ pub(super) fn give_up(core: &Core, lease: &Lease, cell: &WorkerCell) {
 /// Finds out what has become of units that wait here.
 pub(super) fn look_after(core: &Core, units: Vec<(UnitKey, Arc<OpenUnit>)>) {
     for (key, unit) in units {
-        let after = |number| AttemptKey { unit: key, number };
+        // Before it is read: brought again after that, it may be this pool's once more.
+        let arrivals = core.ready.arrivals(key).map_or(0, |(_, arrivals)| arrivals);
         let stored = core.repository().unit(core.job.id, unit.id());
         // Somebody has submitted it once more meanwhile, and who has it tells. Asked only now: whatever has ended here ran before.
         if core.ready.is_running(key) {
             continue;
         }
         match stored {
-            Ok(stored) if stored.status == UnitStatus::Pending && stored.accepted_by == Some(core.owner()) => {
+            Ok(stored) if stored.status == UnitStatus::Pending && core.has_accepted(&stored) => {
                 let now = core.clock.now();
                 let again_ms = match core.ready.is_overdue(key) {
                     // The repository grants it to nobody, and will say so once it has been swept.
@@ -225,30 +226,62 @@ pub(super) fn look_after(core: &Core, units: Vec<(UnitKey, Arc<OpenUnit>)>) {
                 core.ready.wait_again(key, due_ms(stored.not_before, now).max(again_ms));
             }
             // It runs here: by a submission that is not yet over, or by a claim whose answer was lost.
-            Ok(stored) if stored.status.is_leased() && stored.accepted_by == Some(core.owner()) => {
+            Ok(stored) if stored.status.is_leased() && core.has_accepted(&stored) => {
                 core.resolve_doubts();
                 core.ready.wait_again(key, core.in_ms(PAUSE_AFTER_FAILURE));
             }
-            // Nobody else has executed it, so nobody else tells.
-            Ok(stored) if stored.status.is_terminal() && !core.ready.is_later(key, stored.attempt_count) => {
-                let kind = stored.failure.as_ref().map(|failure| &failure.kind);
-                ended(core, after(stored.attempt_count), stored.status, kind);
-            }
-            // Somebody else has it, or had it.
-            Ok(stored) => {
-                if let Some(unit) = core.ready.unit_leaves(after(stored.attempt_count), Left::Lost) {
-                    unit.leave(Left::Lost);
-                }
-            }
-            Err(RepositoryError::UnknownUnit { .. }) => {
-                ended(core, after(u32::MAX), UnitStatus::Cancelled, None);
-            }
+            Ok(stored) => waits_no_more(core, &stored, arrivals),
+            Err(RepositoryError::UnknownUnit { .. }) => is_gone(core, key),
             Err(error) => {
                 log::warn!("unit {}: could not be read: {error}", unit.id());
                 core.ready.wait_again(key, core.in_ms(PAUSE_AFTER_FAILURE));
             }
         }
     }
+}
+
+/// Finds out what has become of units of which the repository says that they do not wait for this pool.
+pub(super) fn look_for(core: &Core, keys: impl IntoIterator<Item = UnitKey>) {
+    for key in keys {
+        let Some((unit, arrivals)) = core.ready.arrivals(key) else { continue };
+        let stored = core.repository().unit(core.job.id, unit.id());
+        // As above.
+        if core.ready.is_running(key) {
+            continue;
+        }
+        match stored {
+            // It is about to run here, or has been given back meanwhile.
+            Ok(stored) if !stored.status.is_terminal() && core.has_accepted(&stored) => {}
+            Ok(stored) => waits_no_more(core, &stored, arrivals),
+            Err(RepositoryError::UnknownUnit { .. }) => is_gone(core, key),
+            Err(error) => log::warn!("unit {}: could not be read: {error}", unit.id()),
+        }
+    }
+}
+
+/// A unit that waited here has ended, or is somebody else's, as it was read after it had been brought here so often.
+fn waits_no_more(core: &Core, stored: &WorkUnit, arrivals: u64) {
+    let after = AttemptKey { unit: stored.key, number: stored.attempt_count };
+    if stored.status.is_terminal() && was_ours(core, stored) {
+        ended(core, after, stored.status, stored.failure.as_ref().map(|failure| &failure.kind));
+    } else if let Some(unit) = core.ready.unit_is_lost(after, arrivals) {
+        unit.leave(Left::Lost);
+    }
+}
+
+/// Whether this pool had a unit when it ended, and so nobody else tells: it waited for this pool, or was ended by an attempt of its own
+/// that could not be closed at first.
+fn was_ours(core: &Core, stored: &WorkUnit) -> bool {
+    if stored.accepted_by.is_some() || core.ready.is_later(stored.key, stored.attempt_count) {
+        return core.has_accepted(stored);
+    }
+    let attempts = core.repository().attempts(stored.key).unwrap_or_default();
+    attempts.last().is_some_and(|last| last.owner == core.owner())
+}
+
+/// There is no such unit any more.
+fn is_gone(core: &Core, key: UnitKey) {
+    ended(core, AttemptKey { unit: key, number: u32::MAX }, UnitStatus::Cancelled, None);
 }
 
 /// A unit ended without a worker, in a failure of this kind if in one: the reporter tells, if it was this pool's.

@@ -34,7 +34,7 @@ use crate::lease::{Claim, OwnerId};
 use crate::repository::{Claimant, Repository, Slot};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::unit::{NewUnit, UnitStatus};
+use crate::unit::{NewUnit, UnitStatus, WorkUnit};
 
 /// How many units are kept that could not be given back.
 const UNSTORED_LIMIT: usize = 1_000;
@@ -172,6 +172,11 @@ impl Core {
     /// Who the pool is to the repository.
     pub(super) fn owner(&self) -> OwnerId {
         *self.owner.get().expect("a pool that works has registered")
+    }
+
+    /// Whether a unit waits for this pool, or did when it ended.
+    pub(super) fn has_accepted(&self, unit: &WorkUnit) -> bool {
+        unit.accepted_by.is_some() && unit.accepted_by == self.owner.get().copied()
     }
 
     /// A fresh claimant, whose units begin as they are claimed.

@@ -1,8 +1,9 @@
 //! The heartbeat: renews all leases of the pool in one statement, and learns from it what was lost and what is to be cancelled.
 //!
+//! With each beat it also looks which of the units that wait here do not wait any more, because somebody else cancelled them or has them.
 //! If it cannot renew in time it stops the pool's executions itself, before anybody else may begin the same units.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,12 +14,13 @@ use super::ledger::Left;
 use super::open_unit::OpenUnit;
 use super::ready::Stop;
 use super::stats::PoolPhase;
-use super::{panics, slot, supervisor};
-use crate::attempt::{AttemptKey, FailureKind};
+use super::{claimer, panics, slot, supervisor};
+use crate::attempt::AttemptKey;
 use crate::clock::milliseconds;
 use crate::error::RepositoryError;
 use crate::executor::CancelReason;
 use crate::lease::{Held, OwnerId};
+use crate::repository::PAGE_LIMIT;
 use crate::unit::{Change, UnitKey, UnitStatus};
 
 /// How often a unit is looked at that another process executes and somebody here waits for.
@@ -33,8 +35,10 @@ pub(super) fn serve(core: &Arc<Core>, mut beat: Beat) {
         panics::contain("the heartbeat", || beat.go(core));
         // Whoever sleeps while the machine does sleeps so much longer: the supervisor may have hours to go.
         core.ready.supervisor.wake();
-        let next_ms = if !core.ready.watched().is_empty() { beat.next_ms.min(beat.watch_ms) } else { beat.next_ms };
-        core.heartbeat.wait(Some(supervisor::until(core, next_ms)));
+        if beat.unseen.is_empty() {
+            let next_ms = if !core.ready.watched().is_empty() { beat.next_ms.min(beat.watch_ms) } else { beat.next_ms };
+            core.heartbeat.wait(Some(supervisor::until(core, next_ms)));
+        }
     }
     stop_watching(core);
 }
@@ -48,13 +52,15 @@ pub(super) struct Beat {
     watch_ms: i64,
     /// Whether the records say that the pool stops.
     has_told_of_stop: bool,
+    /// What waited here at the last beat and was not looked at since.
+    unseen: BTreeSet<UnitKey>,
 }
 
 impl Beat {
     /// The pool has registered just now, and holds nothing yet.
     pub(super) fn first(core: &Core) -> Beat {
         let next_ms = core.in_ms(core.settings.heartbeat);
-        Beat { renewed_at_ms: core.now_ms(), next_ms, watch_ms: 0, has_told_of_stop: false }
+        Beat { renewed_at_ms: core.now_ms(), next_ms, watch_ms: 0, has_told_of_stop: false, unseen: BTreeSet::new() }
     }
 
     /// Does whatever is due.
@@ -75,7 +81,9 @@ impl Beat {
             if self.is_fresh(core) {
                 sweep(core);
             }
+            self.unseen = core.ready.waiting().into_iter().collect();
         }
+        self.look_at_waiting(core);
         if core.ready.take_sweep_due() {
             // Should the machine have slept meanwhile, a sweep would take the pool's own leases for lost.
             self.renew(core);
@@ -83,13 +91,28 @@ impl Beat {
                 sweep(core);
             }
             // What is left was failed by somebody else's sweep, or by one of ours whose answer was lost.
-            super::claimer::look_after(core, core.ready.overdue());
+            claimer::look_after(core, core.ready.overdue());
             // What was taken back waits for anybody.
             core.ready.work_came();
         }
         if now_ms >= self.watch_ms {
             self.watch_ms = core.in_ms(WATCH_EVERY);
             look_at_watched(core);
+        }
+    }
+
+    /// Looks at one page of what waits here: what the repository does not know to wait for this pool has ended, or is somebody else's.
+    /// The next page has to wait until it is seen whether anything more urgent is due.
+    fn look_at_waiting(&mut self, core: &Core) {
+        let mut seen = std::mem::take(&mut self.unseen);
+        let Some(first) = seen.first() else { return };
+        match core.repository().accepted(core.owner(), first.0 - 1, PAGE_LIMIT) {
+            Ok(page) => {
+                self.unseen = page.next.map(|last| seen.split_off(&UnitKey(last + 1))).unwrap_or_default();
+                let waiting: BTreeSet<UnitKey> = page.items.into_iter().collect();
+                claimer::look_for(core, seen.difference(&waiting).copied());
+            }
+            Err(error) => log::warn!("{}: what waits could not be looked at: {error}", core.job.id),
         }
     }
 
@@ -161,11 +184,14 @@ pub(super) fn sweep(core: &Core) {
     match core.repository().expire(SWEEP_LIMIT) {
         Ok(swept) if !swept.is_empty() => {
             log::info!("{}: {} units that nobody looked after were taken back", core.job.id, swept.len());
-            for swept in swept.iter().filter(|swept| swept.job_id == core.job.id && swept.status.is_terminal()) {
+            let ended = swept.iter().filter(|swept| swept.job_id == core.job.id && swept.status.is_terminal());
+            let (waited, executed): (Vec<_>, Vec<_>) = ended.partition(|swept| swept.change == Change::QueueTimeout);
+            for swept in executed {
                 let after = AttemptKey { unit: swept.unit, number: u32::MAX };
-                let kind = (swept.change == Change::QueueTimeout).then_some(&FailureKind::QUEUE_TIMEOUT);
-                super::claimer::ended(core, after, swept.status, kind);
+                claimer::ended(core, after, swept.status, None);
             }
+            // Another pool may know a unit that waits, and only one had it.
+            claimer::look_for(core, waited.into_iter().map(|swept| swept.unit));
         }
         Ok(_) => {}
         Err(error) => log::warn!("{}: leases of the dead were not taken back: {error}", core.job.id),

@@ -49,6 +49,8 @@ struct Entry {
     attempt_number: u32,
     /// The session that it has told of, while a worker has it.
     told: Option<Arc<str>>,
+    /// How often somebody brought it. What was read of it before the last time is no longer so.
+    arrivals: u64,
 }
 
 impl Entry {
@@ -157,6 +159,11 @@ impl Ledger {
         self.open.get(&key).map(|entry| &entry.unit).or_else(reporting).cloned()
     }
 
+    /// An open unit, and how often it was brought here.
+    pub(super) fn arrivals(&self, key: UnitKey) -> Option<(Arc<OpenUnit>, u64)> {
+        self.open.get(&key).map(|entry| (Arc::clone(&entry.unit), entry.arrivals))
+    }
+
     /// Whether the pool has taken a unit upon itself, and it has not left.
     pub(super) fn is_open(&self, key: UnitKey) -> bool {
         self.open.contains_key(&key)
@@ -239,8 +246,10 @@ impl Ledger {
             // What was another's, and waited for, is this pool's now.
             let watched = self.watched.remove(&key).and_then(|watched| watched.upgrade());
             let unit = watched.unwrap_or_else(|| Arc::clone(unit));
-            Entry { unit, claimable: claimable.clone(), standing, was_due: false, attempt_number, told: None }
+            let claimable = claimable.clone();
+            Entry { unit, claimable, standing, was_due: false, attempt_number, told: None, arrivals: 0 }
         });
+        entry.arrivals += 1;
         if entry.attempt_number <= attempt_number {
             if (entry.standing, entry.attempt_number) != (standing, attempt_number)
                 && let Some(told) = entry.told.take()
@@ -335,6 +344,12 @@ impl Ledger {
     pub(super) fn due(&self) -> Vec<UnitKey> {
         let is_due = |entry: &Entry| matches!(entry.standing, Standing::Due | Standing::Picked);
         self.open.iter().filter(|(_, entry)| is_due(entry)).map(|(&key, _)| key).collect()
+    }
+
+    /// The units that wait for their time or for a place, in no order. Those that are being claimed are not among them.
+    pub(super) fn waiting(&self) -> Vec<UnitKey> {
+        let is_waiting = |entry: &Entry| matches!(entry.standing, Standing::Waiting { .. } | Standing::Due);
+        self.open.iter().filter(|(_, entry)| is_waiting(entry)).map(|(&key, _)| key).collect()
     }
 
     /// A unit that had a place has none after all: it is its turn again.

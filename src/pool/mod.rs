@@ -545,8 +545,8 @@ fn cancel(core: &Core, id: &str, by: &By) -> Result<CancelAnswer, RepositoryErro
     match answer {
         CancelAnswer::Cancelled => {
             let stored = core.repository().unit(core.job.id, id)?;
-            // Requeued since, it may run again, and that is not what was cancelled.
-            if stored.status == UnitStatus::Cancelled {
+            // Requeued since, it may run again, and that is not what was cancelled. Of what waited for another pool that one tells.
+            if stored.status == UnitStatus::Cancelled && core.has_accepted(&stored) {
                 let after = AttemptKey { unit: stored.key, number: stored.attempt_count };
                 claimer::ended(core, after, stored.status, None);
             }

@@ -40,9 +40,10 @@
 //! prompts do not differ (one that is missing differs from nothing). Priority, limits and times are not content.
 //!
 //! **Acceptance.** A unit belongs to the owner that inserted it as accepted, submitted it or claimed it last, through
-//! retries and releases, until it ends, expires or is requeued, or the owner ends or, while the unit waits,
+//! retries and releases, until its attempt ends it or expires, it is requeued, or the owner ends or, while the unit waits,
 //! [lets it go](Repository::let_go). Only then may others claim it; but while it waits, to submit it by its name, or to
-//! insert it as accepted, takes it over. A queue timeout runs only while a unit is accepted and was never claimed: since it
+//! insert it as accepted, takes it over. What ends while it waits, cancelled or by its queue timeout, keeps the name of the owner
+//! that had accepted it: this one tells of its end, and nobody else. A queue timeout runs only while a unit is accepted and was never claimed: since it
 //! was first inserted as accepted by its owner, and until anybody submits it.
 //!
 //! **Prompts.** A unit that was inserted without a prompt takes the first one that it is submitted or accepted with while it
@@ -293,6 +294,11 @@ pub trait Repository: Archive {
 
     /// What of a job is left to do for an owner that pulls, counting at most `limit` units that it could claim now.
     fn backlog(&self, job_id: JobId, owner: OwnerId, limit: usize) -> Result<Backlog>;
+
+    /// The units that an owner accepted and that wait (PENDING), in the order of their keys; `after` is a unit's key, 0 for the first page.
+    ///
+    /// What a pool has waiting and does not find here was cancelled, or waited for too long, or went to somebody else.
+    fn accepted(&self, owner: OwnerId, after: i64, limit: usize) -> Result<Page<UnitKey>>;
 
     /// Asks to be told whenever a unit of a job may have come to wait for anybody, until `told` says `false`: be it new, requeued, taken
     /// back, or let go. `told` is called by whoever brought that about, after it is durable; it must not wait, nor call the repository.

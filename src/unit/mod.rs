@@ -235,7 +235,7 @@ pub struct WorkUnit {
     pub attempts_used: u32,
     /// The number that proves the right to write.
     pub fence: i64,
-    /// The pool that accepted it and will claim it.
+    /// The pool that accepted it and will claim it; or that was to, if it ended before.
     pub accepted_by: Option<OwnerId>,
     /// Not to be claimed earlier; `None` once a claim found that the time has come.
     pub not_before: Option<DateTime<Utc>>,

@@ -243,12 +243,14 @@ fn let_two_threads_sweep(repository: &dyn Repository, clock: &ManualClock) {
 
 #[test]
 fn two_sweeping_threads_take_back_each_lease_once_in_memory() {
+    // 003-F3, 003-F35
     let clock = ManualClock::new();
     let_two_threads_sweep(&MemoryRepository::with_clock(clock.clone()), &clock);
 }
 
 #[test]
 fn two_sweeping_threads_take_back_each_lease_once_in_sqlite() {
+    // 003-F3, 003-F35
     let (folder, clock) = (support::folder(), ManualClock::new());
     let repository = SqliteOptions::new().clock(clock.clone()).open(folder.path().join("sweep.db")).unwrap();
     let_two_threads_sweep(&repository, &clock);
@@ -360,6 +362,7 @@ fn child_claims() {
 
 #[test]
 fn four_sweeping_processes_take_back_each_lease_once() {
+    // 003-F3, 003-F35, 003-F38, P15: the fence rises once.
     const PROCESSES: usize = 4;
     const UNITS: usize = 100;
     let folder = support::folder();

@@ -16,6 +16,8 @@ mod examples;
 mod faulty;
 mod memory;
 mod pool;
+mod pool_calendar;
+mod pool_cancel;
 mod pool_chaos;
 mod pool_crash;
 mod pool_edges;

@@ -730,6 +730,7 @@ impl World {
             self.both(|repository| repository.workers(owner.id, "", 0))?;
             self.both(|repository| repository.workers(owner.id, "w1", usize::MAX))?;
             self.both(|repository| repository.workers(owner.id, "", PAGE_LIMIT))?;
+            self.pages(|repository, after, limit| repository.accepted(owner.id, after, limit), |unit| unit.0)?;
         }
         Ok(journal)
     }

@@ -55,7 +55,10 @@ impl Audit<'_> {
 
     /// Nobody else may claim what somebody accepted, so that one must still be there.
     fn acceptance(&mut self, subject: &str, unit: &WorkUnit) {
-        let (Some(owners), Some(owner)) = (&self.owners, unit.accepted_by) else { return };
+        let (Some(owners), Some(owner)) = (&self.owners, unit.accepted_by.filter(|_| !unit.status.is_terminal()))
+        else {
+            return;
+        };
         if owners.get(&owner).is_none_or(|is_ended| *is_ended) {
             self.findings.add(Invariant::I7, subject, format!("waits for {owner}, which has ended"));
         }

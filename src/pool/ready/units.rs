@@ -110,6 +110,11 @@ impl Ready {
         state.ledger.queue.overdue().iter().filter_map(|&key| Some((key, state.ledger.get(key)?))).collect()
     }
 
+    /// The units that wait for their time or for a place, in no order.
+    pub(in crate::pool) fn waiting(&self) -> Vec<UnitKey> {
+        self.state.lock().ledger.waiting()
+    }
+
     /// The unit was stored and waits for its time. Returns the one that waits; and `false` if the pool is stopping, and
     /// so it has left. `None` if it has begun or left since it was looked at.
     pub(in crate::pool) fn submission_waits(
@@ -328,6 +333,20 @@ impl Ready {
         })
     }
 
+    /// An open unit, and how often it was brought here.
+    pub(in crate::pool) fn arrivals(&self, key: UnitKey) -> Option<(Arc<OpenUnit>, u64)> {
+        self.state.lock().ledger.arrivals(key)
+    }
+
+    /// A unit that waited has gone to somebody else, unless it was brought here again since that was found. Returns it if that is news.
+    pub(in crate::pool) fn unit_is_lost(&self, after: AttemptKey, arrivals: u64) -> Option<Arc<OpenUnit>> {
+        self.change(|state, wake| {
+            state.ledger.arrivals(after.unit).filter(|&(_, now)| now == arrivals)?;
+            wake.settled = true;
+            state.ledger.leave(after.unit, after.number, Left::Lost)
+        })
+    }
+
     /// A unit ended after an attempt, and the reporter is to tell. Returns it if that is news: then the reporter waits for it.
     pub(in crate::pool) fn unit_ends(
         &self,
@@ -448,5 +467,30 @@ impl State {
 fn leave_pending(units: Vec<Arc<OpenUnit>>) {
     for unit in units {
         unit.leave(Left::Pending);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::builder::Settings;
+
+    #[test]
+    fn a_unit_that_was_brought_again_since_it_was_read_is_not_lost() {
+        let ready = Ready::new(Settings::default().crew(), 10, 0);
+        let after = AttemptKey { unit: UnitKey(1), number: 0 };
+        let bring = || {
+            let (unit, claimable) = (Arc::new(OpenUnit::new("a")), Claimable::default());
+            ready.change(|state, _| {
+                state.ledger.stand(after.unit, (&unit, &claimable), after.number, Standing::Waiting { until_ms: 1 });
+            });
+        };
+        bring();
+        let (_, read_after) = ready.arrivals(after.unit).unwrap();
+        bring();
+        assert!(ready.unit_is_lost(after, read_after).is_none());
+        let (unit, read_after) = ready.arrivals(after.unit).unwrap();
+        let lost = ready.unit_is_lost(after, read_after).unwrap();
+        assert!(Arc::ptr_eq(&unit, &lost) && ready.arrivals(after.unit).is_none());
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::scene::{SECOND, Scene, TTL, ids, retry, retry_after, work};
+use crate::attempt::AttemptReport;
 use crate::job::NewJob;
 use crate::lease::OwnerId;
 use crate::repository::{Claimant, Insertion, Intake, RepositoryError, Scope, Submitted};
@@ -22,6 +23,8 @@ cases![
     what_waited_too_long_bars_the_way_for_nobody,
     a_sweep_fails_exactly_what_waited_too_long,
     what_is_cancelled_while_it_waits_is_out_of_the_queue,
+    what_ends_while_it_waits_says_whose_it_was,
+    what_waits_for_an_owner_is_told_in_pages,
     what_an_owner_lets_go_waits_for_anybody,
     what_is_let_go_has_no_queue_timeout,
     what_an_owner_executes_stays_its_own_when_it_lets_go,
@@ -203,13 +206,66 @@ fn what_is_cancelled_while_it_waits_is_out_of_the_queue(scene: &Scene<'_>) {
     scene.accept(work("a").queue_timeout(SECOND));
     scene.cancel("a");
     let unit = scene.unit("a");
-    assert_eq!((unit.status, unit.accepted_by), (UnitStatus::Cancelled, None));
+    assert_eq!(unit.status, UnitStatus::Cancelled);
     scene.advance(2 * SECOND);
     assert_eq!(scene.expire(), [], "its queue timeout ended with it");
     scene.requeue("a").expect("it is CANCELLED");
     assert_eq!(scene.expire(), [], "and does not come back");
     assert_eq!(scene.claim_as(scene.owner, Scope::Accepted, 1), []);
     assert_eq!(ids(&scene.claim_as(scene.other_owner(), Scope::Pending, 1)), ["a"]);
+}
+
+fn what_ends_while_it_waits_says_whose_it_was(scene: &Scene<'_>) {
+    // 003-F46. Of two pools that know a unit, one had it: the one that tells.
+    let other = scene.other_owner();
+    for id in ["cancelled", "waited"] {
+        scene.accept(work(id).queue_timeout(SECOND));
+        insert_for(scene, other, work(id).queue_timeout(SECOND));
+    }
+    scene.cancel("cancelled");
+    scene.advance(SECOND);
+    assert_eq!(scene.expire().len(), 1);
+    for id in ["cancelled", "waited"] {
+        assert_eq!(scene.unit(id).accepted_by, Some(other), "{id}");
+        scene.repository.end_owner(other).expect("an owner can end");
+        assert_eq!(scene.unit(id).accepted_by, Some(other), "{id}: that is past");
+        scene.requeue(id).expect("it has ended badly");
+        assert_eq!(scene.unit(id).accepted_by, None, "{id}");
+    }
+    scene.insert(work("open"));
+    scene.cancel("open");
+    let ran = scene.processing("ran");
+    scene.cancel("ran");
+    scene.finish(&ran.lease, &AttemptReport::cancelled());
+    assert_eq!((scene.unit("open").accepted_by, scene.unit("ran").accepted_by), (None, None));
+}
+
+fn what_waits_for_an_owner_is_told_in_pages(scene: &Scene<'_>) {
+    let page = |owner, after, limit| {
+        let page = scene.repository.accepted(owner, after, limit).expect("it can be read");
+        (page.items, page.next)
+    };
+    assert_eq!(page(scene.owner, 0, 9), (vec![], None));
+    let other = scene.other_owner();
+    let later = work("later").priority(9).not_before(scene.now() + chrono::TimeDelta::hours(1));
+    let (first, later) = (scene.accept(work("first")), scene.accept(later));
+    scene.insert(work("open"));
+    insert_for(scene, other, work("of another"));
+    scene.accept(work("cancelled"));
+    let again = scene.processing("again").lease;
+    scene.finish(&again, &retry_after(SECOND));
+    let last = scene.accept(work("last"));
+    scene.bring("ran", UnitStatus::Processing);
+    scene.cancel("cancelled");
+    assert_eq!(page(scene.owner, 0, 9), (vec![first, later, again.unit, last], None));
+    assert_eq!(page(scene.owner, 0, 2), (vec![first, later], Some(later.0)));
+    assert_eq!(page(scene.owner, later.0, 2), (vec![again.unit, last], None));
+    assert_eq!(page(scene.owner, last.0, 2), (vec![], None));
+    insert_for(scene, other, work("first"));
+    assert_eq!(page(scene.owner, 0, 1), (vec![later], Some(later.0)), "what was taken over is not its own");
+    let_go(scene, scene.owner);
+    assert_eq!(page(scene.owner, 0, 9), (vec![], None));
+    assert_eq!(page(OwnerId(4_711), 0, 9), (vec![], None), "nothing waits for who never was");
 }
 
 fn what_an_owner_lets_go_waits_for_anybody(scene: &Scene<'_>) {

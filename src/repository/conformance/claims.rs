@@ -225,7 +225,7 @@ fn an_accepted_unit_fails_when_its_queue_timeout_passes(scene: &Scene<'_>) {
 
     let unit = scene.unit("a");
     assert_eq!(unit.failure.map(|failure| failure.kind), Some(FailureKind::QUEUE_TIMEOUT));
-    assert_eq!((unit.completed_at, unit.accepted_by), (Some(scene.now()), None));
+    assert_eq!((unit.completed_at, unit.accepted_by), (Some(scene.now()), Some(scene.owner)));
     let row = scene.last_row("a");
     assert_eq!((row.change, row.actor.as_str(), row.attempt_number), (Change::QueueTimeout, actor::SWEEP, None));
     assert_eq!(scene.expire(), []);

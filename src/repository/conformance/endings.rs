@@ -273,7 +273,7 @@ fn a_cancel_says_what_it_found(scene: &Scene<'_>) {
         assert_eq!(scene.repository.cancel(scene.job, id, &by).expect("it exists"), again, "{status}");
     }
     let cancelled = scene.unit("PENDING");
-    assert_eq!((cancelled.completed_at, cancelled.accepted_by), (Some(scene.now()), None));
+    assert_eq!((cancelled.completed_at, cancelled.accepted_by), (Some(scene.now()), Some(scene.owner)));
 }
 
 fn after_a_cancel_request_every_ending_is_cancelled(scene: &Scene<'_>) {

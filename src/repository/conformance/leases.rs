@@ -247,6 +247,7 @@ fn a_sweep_takes_no_more_than_its_limit_in_the_order_of_keys(scene: &Scene<'_>) 
 }
 
 fn a_unit_that_loses_every_worker_ends_failed(scene: &Scene<'_>) {
+    // 003-F35, 003-F44: losses count against the bound on attempts.
     scene.insert(work("poison").max_retries(2));
     for expected in [Change::Expire, Change::Expire, Change::ExpireFinally] {
         scene.claim();

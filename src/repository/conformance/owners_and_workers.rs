@@ -24,6 +24,7 @@ cases![
 ];
 
 fn the_same_instance_is_one_owner(scene: &Scene<'_>) {
+    // 003-F14.
     let new = NewOwner::new(scene.this_process(), "ü \0 pool");
     let id = scene.repository.register_owner(&new).expect("it is new");
     let registered = scene.now();

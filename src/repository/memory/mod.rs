@@ -231,6 +231,10 @@ impl Repository for MemoryRepository {
         self.store().backlog(job_id, owner, limit, now)
     }
 
+    fn accepted(&self, owner: OwnerId, after: i64, limit: usize) -> Result<Page<UnitKey>> {
+        self.store().accepted_page(owner, after, limit)
+    }
+
     fn on_queued(&self, job_id: JobId, told: Box<dyn Fn() -> bool + Send + Sync>) {
         self.listeners.add(job_id, told);
     }

@@ -17,7 +17,7 @@ use crate::repository::rules::{self, PageItem};
 use crate::repository::{
     Costs, Counts, JournalEntry, LeaseView, ModelCost, Page, Result, Staleness, StoredInputs, UnitFilter,
 };
-use crate::unit::{UnitKey, WorkUnit};
+use crate::unit::{UnitKey, UnitStatus, WorkUnit};
 use crate::worker::Worker;
 
 impl Store {
@@ -176,6 +176,13 @@ impl Store {
     ) -> Result<Page<JournalEntry>> {
         let rows = self.journal.iter().filter(|row| row.seq > after && is_meant(row));
         rules::page(limit, rows.map(|row| Ok(PageItem { key: row.seq, len_bytes: row.len_bytes(), item: row.clone() })))
+    }
+
+    pub(super) fn accepted_page(&self, owner: OwnerId, after: i64, limit: usize) -> Result<Page<UnitKey>> {
+        let behind = self.units.range((Bound::Excluded(UnitKey(after)), Bound::Unbounded)).map(|(_, unit)| unit);
+        let waits = |unit: &&UnitRecord| unit.status == UnitStatus::Pending && unit.accepted_by == Some(owner);
+        let item = |unit: &UnitRecord| Ok(PageItem { key: unit.key.0, len_bytes: 0, item: unit.key });
+        rules::page(limit, behind.filter(waits).map(item))
     }
 
     pub(super) fn leases_page(

@@ -287,9 +287,8 @@ impl UnitRecord {
         })
     }
 
-    /// It belongs to nobody and waits for nothing.
+    /// It waits for nothing.
     pub(super) fn forget_waiting(&mut self) {
-        self.accepted_by = None;
         self.pause = None;
         self.queue_deadline_ms = None;
     }

@@ -112,6 +112,7 @@ impl Store {
         unit.releases = 0;
         unit.completed_at = None;
         unit.failure = None;
+        unit.accepted_by = None;
         unit.forget_waiting();
         self.record(Step::new(key, Change::Requeue, from, by.clone()), now);
         Ok(())

@@ -1,4 +1,4 @@
-//! What of a job is left to do. Every look stops at the first row, or at the limit.
+//! What of a job is left to do, and what waits for an owner. Every look stops at the first row, or at the limit.
 
 use rusqlite::{Connection, OptionalExtension, Params, params};
 
@@ -7,7 +7,9 @@ use super::rows::time;
 use crate::clock::Moment;
 use crate::job::JobId;
 use crate::lease::OwnerId;
-use crate::repository::{Backlog, Result};
+use crate::repository::rules::{self, PageItem};
+use crate::repository::{Backlog, Page, Result};
+use crate::unit::UnitKey;
 
 pub(super) fn backlog(
     connection: &Connection,
@@ -76,6 +78,19 @@ fn next_due(connection: &Connection, job_id: JobId, now_ms: i64) -> Result<Optio
         .prepare_cached(sql)
         .and_then(|mut select| select.query_row([job_id.0, now_ms], |row| time(row, 0)).optional());
     understood(look, || (format!("a time in {job_id}"), 0))
+}
+
+pub(super) fn accepted(connection: &Connection, owner: OwnerId, after: i64, limit: usize) -> Result<Page<UnitKey>> {
+    let sql = "SELECT key
+               FROM work_units
+               WHERE status = 'PENDING' AND accepted_by = ?1 AND key > ?2
+               ORDER BY key
+               LIMIT ?3";
+    let mut select = stored(connection.prepare_cached(sql))?;
+    // One more than asked for tells whether there is a next page.
+    let rows = select.query_map(params![owner.0, after, sql_limit(rules::page_limit(limit) + 1)], |row| row.get(0));
+    let keys = stored(rows)?.map(|key| stored(key).map(|key| PageItem { key, len_bytes: 0, item: UnitKey(key) }));
+    rules::page(limit, keys)
 }
 
 fn sql_limit(limit: usize) -> i64 {

@@ -310,6 +310,10 @@ impl Repository for SqliteRepository {
         self.shared.archive.look(|connection| backlog::backlog(connection, now, job_id, owner, limit))
     }
 
+    fn accepted(&self, owner: OwnerId, after: i64, limit: usize) -> Result<Page<UnitKey>> {
+        self.shared.archive.look(|connection| backlog::accepted(connection, owner, after, limit))
+    }
+
     fn on_queued(&self, job_id: JobId, told: Box<dyn Fn() -> bool + Send + Sync>) {
         self.shared.listeners.add(job_id, told);
     }

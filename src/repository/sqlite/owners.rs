@@ -255,7 +255,7 @@ impl Book<'_> {
         let status = rules::changed_unit(&unit.id, unit.status, Change::QueueTimeout)?;
         let mut update = self.connection.prepare_cached(
             "UPDATE work_units
-             SET status = 'FAILED', failure_kind = ?2, failure_message = ?3, completed_at = ?4, accepted_by = NULL,
+             SET status = 'FAILED', failure_kind = ?2, failure_message = ?3, completed_at = ?4,
                  queue_deadline_boot_ms = NULL, not_before = NULL, delay_ms = NULL
              WHERE key = ?1",
         )?;

@@ -123,6 +123,7 @@ fn what_is_done_all_the_time_uses_the_index_that_serves_it() {
         ("a.claim_token = ?2", "work_units_leased (lease_owner=?)"),
         ("u.lease_worker = ?2", "work_units_leased (lease_owner=?)"),
         ("accepted_by IS NOT NULL AND accepted_by = ?1", "work_units_accepted"),
+        ("accepted_by = ?1 AND key > ?2", "work_units_accepted (accepted_by=? AND rowid>?)"),
         ("u.queue_deadline_boot_ms <= ?1", "work_units_queued"),
         ("u.completed_at < ?1", "work_units_to_purge"),
         ("SELECT u.key, i.content_hash", "work_units_by_id (job_id=? AND id=?)"),

@@ -374,8 +374,7 @@ impl Book<'_> {
         let is_over = to == UnitStatus::Cancelled;
         let mut update = self.connection.prepare_cached(if is_over {
             "UPDATE work_units
-             SET status = 'CANCELLED', completed_at = ?2, accepted_by = NULL, not_before = NULL, delay_ms = NULL,
-                 queue_deadline_boot_ms = NULL
+             SET status = 'CANCELLED', completed_at = ?2, not_before = NULL, delay_ms = NULL, queue_deadline_boot_ms = NULL
              WHERE key = ?1"
         } else {
             "UPDATE work_units SET status = 'CANCEL_REQUESTED' WHERE key = ?1 AND ?2 = ?2"

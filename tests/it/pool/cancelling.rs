@@ -18,6 +18,7 @@ const KILL_GRACE: Duration = Duration::from_millis(1_500);
 
 #[test]
 fn what_waits_is_cancelled_at_once() {
+    // 003-F46
     let world = World::new();
     let (part, stage) = stage();
     let builder = world.pool(part).retry(RetryPolicy::fixed(Duration::from_secs(60)));
@@ -50,6 +51,7 @@ fn what_waits_is_cancelled_at_once() {
 
 #[test]
 fn what_runs_is_asked_at_once_and_its_worker_goes_on() {
+    // 003-F46, 003-F47
     let world = World::new();
     let (part, stage) = stage();
     let (builder, outcomes) = tells_outcomes(world.pool(part).max_workers(1), &world);
@@ -78,6 +80,7 @@ fn what_runs_is_asked_at_once_and_its_worker_goes_on() {
 
 #[test]
 fn what_does_not_listen_is_ended_after_the_kill_grace() {
+    // 003-F47
     let world = World::new();
     let (part, stage) = stage();
     let (builder, outcomes) = tells_outcomes(world.pool(part).max_workers(1), &world);
@@ -104,6 +107,7 @@ fn what_does_not_listen_is_ended_after_the_kill_grace() {
 
 #[test]
 fn a_success_after_the_request_stays_on_the_attempt() {
+    // 003-F47
     let world = World::new();
     let (pool, stage) = world.staged(1);
     let handle = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
@@ -122,6 +126,7 @@ fn a_success_after_the_request_stays_on_the_attempt() {
 
 #[test]
 fn a_request_of_another_process_is_heard_with_the_next_heartbeat() {
+    // 003-F46, 003-F47
     let world = World::new();
     let (pool, stage) = world.staged(1);
     let handle = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();

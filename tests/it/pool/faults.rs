@@ -232,6 +232,7 @@ fn a_callback_is_not_dropped_because_the_unit_could_not_be_read_at_once() {
 
 #[test]
 fn leases_that_cannot_be_renewed_stop_the_execution_before_anybody_else_begins() {
+    // 003-F32, 003-F35
     let world = World::new();
     let (part, stage) = stage();
     let (faulty, builder) = world.faulty_pool(part);
@@ -288,6 +289,7 @@ fn a_lease_that_ran_out_while_the_machine_slept_is_not_swept_by_its_own_pool() {
 
 #[test]
 fn a_unit_that_was_lost_is_told_so() {
+    // 003-F32, 003-F34
     let world = World::new();
     let (pool, stage) = world.staged(1);
     let handle = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();

@@ -14,7 +14,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 impl World {
     /// Another owner claims the next unit, for a minute.
-    fn claimed_by_another(&self) -> (OwnerId, Lease) {
+    pub(super) fn claimed_by_another(&self) -> (OwnerId, Lease) {
         let other = support::owner(&self.repository, "another");
         let slots = vec![Slot::new(WorkerId::new("theirs").unwrap())];
         let request = ClaimRequest::new(self.job, Claimant::new(other, MINUTE), Scope::Pending, slots);

@@ -8,7 +8,7 @@ use super::{World, stage};
 
 #[test]
 fn bad_settings_are_refused_with_the_reason() {
-    // 001-F22
+    // 001-F22, 003-F36: a heartbeat that is not less than half of the lease is among them.
     let world = World::new();
     type Setter = fn(WorkPoolBuilder) -> WorkPoolBuilder;
     let cases: [(Setter, &str); 26] = [
@@ -63,7 +63,7 @@ fn bad_settings_are_refused_with_the_reason() {
 
 #[test]
 fn four_workers_and_what_else_is_the_default() {
-    // 001-F20, 004-F13, 004-F49
+    // 001-F20, 003-F6, 003-F7, 003-F10, 003-F11, 003-F12, 004-F13, 004-F49
     let world = World::new();
     let (part, _stage) = stage();
     let builder = WorkPool::builder(world.job, part, world.repository.clone());
@@ -83,6 +83,7 @@ fn four_workers_and_what_else_is_the_default() {
         "taint_for: 0ns",
         "lease: 60s",
         "heartbeat: 15s",
+        "poll_interval: 5s",
         "kill_grace: 1.5s",
         "shutdown_grace: 10s",
         "reservation: 30s",
