@@ -214,7 +214,7 @@ fn tell(unit: &WorkUnit) {
 fn execute(call: &Call<'_>) -> Result<WorkResult, ExecuteError> {
     const STEPS: u64 = 3;
     let number = call.payload()["number"].as_u64().unwrap_or(0);
-    let done = call.checkpoint().and_then(|step| step.as_u64()).unwrap_or(0);
+    let done = call.last_checkpoint().and_then(|step| step.as_u64()).unwrap_or(0);
     call.session(format!("session of {}", call.unit().id));
     for step in done..STEPS {
         call.message(Message::assistant(format!("step {step} in attempt {}", call.attempt_number())));
@@ -223,7 +223,7 @@ fn execute(call: &Call<'_>) -> Result<WorkResult, ExecuteError> {
         if let (Some(reason), false) = (cancelled, number.is_multiple_of(2)) {
             return Err(ExecuteError::retry(format!("{reason:?}")));
         }
-        call.save_checkpoint(step + 1);
+        call.checkpoint(step + 1);
     }
     let tokens = Tokens { output: STEPS, ..Tokens::default() };
     call.usage(Charge::reported("a-model", tokens, Money::from_nanos(1_000)));

@@ -44,7 +44,7 @@ impl Executor for WordCounter {
         }
 
         // Another attempt begins where the last one saved how far it was.
-        let saved = |name: &str| call.checkpoint().and_then(|checkpoint| checkpoint[name].as_u64()).unwrap_or(0);
+        let saved = |name: &str| call.last_checkpoint().and_then(|checkpoint| checkpoint[name].as_u64()).unwrap_or(0);
         let (lines_done, mut words) = (saved("lines"), saved("words"));
         let mut tokens = Tokens::default();
         for (number, line) in (1..).zip(call.prompt().lines()).filter(|(number, _)| *number > lines_done) {
@@ -66,7 +66,7 @@ impl Executor for WordCounter {
             tokens.input += words_in_line as u64;
             call.message(Message::assistant(format!("line {number} has {words_in_line} words")));
             call.usage(Charge::priced("word-counter-1", tokens, self.price.clone()));
-            call.save_checkpoint(json!({ "lines": number, "words": words }));
+            call.checkpoint(json!({ "lines": number, "words": words }));
         }
         Ok(WorkResult::text(format!("{words} words")).json(json!({ "words": words })))
     }

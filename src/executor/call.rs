@@ -93,7 +93,7 @@ impl<'a> Call<'a> {
     }
 
     /// What an earlier attempt saved last.
-    pub fn checkpoint(&self) -> Option<&'a Value> {
+    pub fn last_checkpoint(&self) -> Option<&'a Value> {
         self.claim.checkpoint.as_ref()
     }
 
@@ -156,7 +156,7 @@ impl<'a> Call<'a> {
     }
 
     /// Saves what the next attempt should start from.
-    pub fn save_checkpoint(&self, value: impl Into<Value>) {
+    pub fn checkpoint(&self, value: impl Into<Value>) {
         self.recorder.checkpoint(&value.into());
     }
 }

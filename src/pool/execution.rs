@@ -45,6 +45,8 @@ pub(super) struct Execution {
     pub(super) claimed_at_ms: i64,
     /// Whether its worker got as far as to begin with it.
     has_begun: AtomicBool,
+    /// Whether the storage was lost while it ran.
+    is_forsaken: AtomicBool,
     told: Mutex<Told>,
     late: Mutex<Late>,
 }
@@ -112,9 +114,19 @@ impl Execution {
             cancel,
             claimed_at_ms: core.now_ms(),
             has_begun: AtomicBool::new(false),
+            is_forsaken: AtomicBool::new(false),
             told: Mutex::default(),
             late: Mutex::new(Late::Open),
         }
+    }
+
+    /// The storage is lost, and with it the right to go on: its worker ends with it.
+    pub(super) fn forsake(&self) {
+        self.is_forsaken.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_forsaken(&self) -> bool {
+        self.is_forsaken.load(Ordering::Acquire)
     }
 
     /// Its worker begins with it.

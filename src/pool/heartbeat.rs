@@ -140,6 +140,7 @@ impl Beat {
                 let is_last_chance = error.is_rejection() || core.now_ms() + margin_ms >= self.renewed_at_ms + lease_ms;
                 if is_last_chance {
                     for (cell, execution) in executing(core) {
+                        execution.forsake();
                         supervisor::ask_to_stop(core, &cell, &execution, CancelReason::LeaseLost);
                     }
                 }

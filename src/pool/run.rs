@@ -56,12 +56,12 @@ fn come_back(slot: &Slot<'_>, execution: &Arc<Execution>, end: End) -> Ran {
     let Slot { core, cell, lane, generation } = *slot;
     match cell.come_back(&core.ready, execution, lane, generation) {
         Return::InTime => {
-            let after = after(core, cell, &end);
+            let after = after(core, cell, execution, &end);
             let settled = close(core, cell, Closer::Worker, execution, end);
             free_then_tell(slot, execution, after, settled)
         }
         Return::Late => {
-            let after = after(core, cell, &end);
+            let after = after(core, cell, execution, &end);
             match report_late(core, execution, end) {
                 ComeBack::AfterTheEnd(_) => slot::free(core, cell, execution, after),
                 // Until the attempt is closed the worker is not free; whoever closes it sees to that.
@@ -77,8 +77,11 @@ fn come_back(slot: &Slot<'_>, execution: &Arc<Execution>, end: End) -> Ran {
 }
 
 /// What the worker does after an attempt that ended like this. If it crashed, it takes nothing more from now on.
-fn after(core: &Core, cell: &WorkerCell, end: &End) -> After {
-    let Some(reason) = &end.crash else { return After::GoOn };
+fn after(core: &Core, cell: &WorkerCell, execution: &Execution, end: &End) -> After {
+    let Some(reason) = &end.crash else {
+        // Who has lost the storage ends; another takes its place when that is back.
+        return if execution.is_forsaken() { After::Retire } else { After::GoOn };
+    };
     slot::taint(core, cell, reason);
     let rest = core.settings.taint_for;
     After::Crash { rests_until_ms: (!rest.is_zero()).then(|| core.in_ms(rest)) }

@@ -258,7 +258,7 @@ fn a_storage_that_fails_at_random_loses_nothing() {
             assert!(!status.is_terminal(), "{id} is executed although it is {status}");
             call.session(format!("s-{id}"));
             call.usage(Charge::reported("large", Tokens::default(), Money::from_nanos(1)));
-            call.save_checkpoint(1);
+            call.checkpoint(1);
             call.partial("h");
             running.during(call, || fails_at_first(call))
         }

@@ -154,7 +154,7 @@ impl<'a> Performance<'a> {
         self.call.usage(self.charge());
         self.turns_played += 1;
         if self.dice.happens(50) {
-            self.call.save_checkpoint(json!({ "turn": self.turns_played }));
+            self.call.checkpoint(json!({ "turn": self.turns_played }));
         }
         Ok(())
     }

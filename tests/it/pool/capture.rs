@@ -147,11 +147,11 @@ fn an_attempt_starts_from_what_the_one_before_saved() {
     let session = |call: &workcrew::Call<'_>| call.resume_session().map(str::to_owned);
     let first = stage.next();
     assert_eq!(first.act(session).as_deref(), Some("s-0"));
-    assert_eq!(first.act(|call| call.checkpoint().cloned()), None);
-    first.act(|call| call.save_checkpoint(json!({ "page": 17 })));
+    assert_eq!(first.act(|call| call.last_checkpoint().cloned()), None);
+    first.act(|call| call.checkpoint(json!({ "page": 17 })));
     first.fail(ExecuteError::retry("again"));
     let second = stage.next();
-    assert_eq!(second.act(|call| call.checkpoint().cloned()), Some(json!({ "page": 17 })));
+    assert_eq!(second.act(|call| call.last_checkpoint().cloned()), Some(json!({ "page": 17 })));
     second.succeed("done");
     handle.wait().unwrap();
     pool.stop(Stop::Drain).unwrap();

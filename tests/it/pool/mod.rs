@@ -39,6 +39,7 @@ mod starting;
 mod startup;
 mod stats;
 mod stopping;
+mod storage_lost;
 mod submit;
 mod threads;
 

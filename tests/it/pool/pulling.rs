@@ -236,7 +236,7 @@ fn a_pulled_unit_that_fails_is_tried_again_here_and_waited_for() {
     let (completion, _) = pulling(&pool, || {
         let first = stage.next();
         first.act(|call| {
-            call.save_checkpoint(7);
+            call.checkpoint(7);
             call.session("s-1");
         });
         first.fail(ExecuteError::retry("not yet"));
@@ -244,7 +244,7 @@ fn a_pulled_unit_that_fails_is_tried_again_here_and_waited_for() {
         assert_quiet(&stage.calls);
         world.clock.advance(minute);
         let second = stage.next();
-        let resumed = second.act(|call| (call.checkpoint().cloned(), call.resume_session().map(str::to_owned)));
+        let resumed = second.act(|call| (call.last_checkpoint().cloned(), call.resume_session().map(str::to_owned)));
         assert_eq!(resumed, (Some(7.into()), Some("s-1".to_owned())));
     });
     assert_eq!((completion, world.attempts("a").len()), (Completion::Done, 2));

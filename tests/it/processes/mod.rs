@@ -163,7 +163,7 @@ fn execute(name: &str, gate: &Gate, call: &Call<'_>) -> Result<WorkResult, Execu
             std::thread::park();
         }
         Act::Stay | Act::Deaf | Act::Hold if !is_first => {
-            let (session, checkpoint) = (call.resume_session().unwrap_or("none"), call.checkpoint());
+            let (session, checkpoint) = (call.resume_session().unwrap_or("none"), call.last_checkpoint());
             note(format_args!("resumed {name} {id} {session} {}", checkpoint.unwrap_or(&json!(null))));
         }
         Act::Stay | Act::Deaf | Act::Hold => return stay(act, gate, call),
@@ -180,7 +180,7 @@ fn session(id: &str) -> String {
 fn stay(act: Act, gate: &Gate, call: &Call<'_>) -> Result<WorkResult, ExecuteError> {
     call.message(Message::assistant("so far"));
     call.session(session(call.unit().id.as_str()));
-    call.save_checkpoint(7);
+    call.checkpoint(7);
     match act {
         Act::Deaf => {
             say("executing");
