@@ -88,7 +88,9 @@ fn a_stop_meets_a_scheduler_that_takes_its_time() {
             thread::yield_now();
             one_of(&[None, Some(0), Some(available.len() - 1)])
         };
-        let builder = world.pool(execute).max_workers(one_of(&[1, 2])).worker_capacity(one_of(&[1, 2]));
+        let (workers, capacity) = (one_of(&[1, 2]), one_of(&[1, 2]));
+        world.watch.expect_at_most(workers, capacity);
+        let builder = world.pool(execute).max_workers(workers).worker_capacity(capacity);
         let pool = world.start(builder.scaling(one_of(&SCALINGS)).scheduler(slow));
         let submitters = [world.submitter(&pool, "a", 2, Way::Line), world.submitter(&pool, "b", 2, Way::Line)];
         let summary = pool.stop(stop).unwrap();
