@@ -92,8 +92,8 @@ pub(super) fn close_abandoned(slot: &Slot<'_>, execution: &Arc<Execution>) -> Ra
     let Slot { core, cell, .. } = *slot;
     tell_abandoned(core, &cell.id, execution, true);
     let end = end_of_abandoned(core, execution);
-    // What never came up is not worth going on with.
-    let after = if end.crash.is_some() { After::Retire } else { After::GoOn };
+    // What never came up is not worth going on with, and who has lost the storage ends in any case.
+    let after = if end.crash.is_some() || execution.is_forsaken() { After::Retire } else { After::GoOn };
     let settled = close(core, cell, Closer::Worker, execution, end);
     free_then_tell(slot, execution, after, settled)
 }

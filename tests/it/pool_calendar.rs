@@ -47,7 +47,7 @@ fn fails_once(id: &str) -> bool {
     id.ends_with('3')
 }
 
-/// A pool that pulls. With its first unit in hand it says what its calendar shows, and waits until that was set.
+/// A pool that pulls. With its first unit in hand it says what its calendar shows, and waits until that was set; the rest is left until then.
 fn work() {
     let (repository, job) = open(&children::path());
     let is_first = std::sync::atomic::AtomicBool::new(true);
@@ -67,7 +67,7 @@ fn work() {
             false => Ok(WorkResult::empty()),
         }
     };
-    let builder = WorkPool::builder(job, execute, repository).max_workers(2).lease(LEASE).heartbeat(HEARTBEAT);
+    let builder = WorkPool::builder(job, execute, repository).max_workers(1).lease(LEASE).heartbeat(HEARTBEAT);
     let pool = builder.poll_interval(HEARTBEAT).retry(RetryPolicy::fixed(PAUSE)).up();
     assert_eq!(pool.process_pending(), Completion::Done);
     let stats = pool.stop(Stop::Drain).unwrap().stats;
