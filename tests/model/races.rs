@@ -5,7 +5,7 @@ use std::sync::Arc;
 use shuttle::sync::atomic::{AtomicUsize, Ordering};
 use shuttle::thread;
 use workcrew::repository::{By, CancelAnswer};
-use workcrew::{Completion, NewUnit, Stop, UnitStatus};
+use workcrew::{Completion, NewUnit, Stop, UnitStatus, WorkerStatus, WorkerView};
 
 use crate::checker::check;
 use crate::world::{Execute, LONG, Way, World, assert_balanced, deaf, fails_first, join_all, one_of, patient, quick};
@@ -98,7 +98,9 @@ fn a_new_limit_leaves_nobody_waiting_and_nobody_too_many() {
         assert_eq!(handles.len(), 4);
         assert_eq!(pool.wait_for_completion(), Completion::Done);
         let stats = pool.stats();
-        assert!(stats.idle_workers + stats.busy_workers <= 2, "{stats:?}");
+        // Whoever is on the way out may have yet to say that its last unit is done, which another has executed since.
+        let stays = |worker: &&WorkerView| worker.status != WorkerStatus::ShuttingDown;
+        assert!(stats.workers.values().filter(stays).count() <= 2, "{stats:?}");
         let summary = pool.stop(Stop::Drain).unwrap();
         world.assert_ended(&pool, &summary, &handles);
     });
