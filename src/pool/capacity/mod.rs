@@ -201,8 +201,8 @@ impl Capacity {
     /// what is on its way up takes nothing yet.
     pub(super) fn replaceable(&self) -> usize {
         match self.supply {
-            Supply::OnDemand => self.free().saturating_sub(1),
-            Supply::Ahead => self.max_workers,
+            Supply::OnDemand => self.startable().min(self.free().saturating_sub(1)),
+            Supply::Ahead => self.startable(),
         }
     }
 

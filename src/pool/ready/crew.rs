@@ -309,6 +309,15 @@ impl State {
 
     /// Whether the supervisor should look at once, rather than when something becomes due.
     pub(super) fn wants_another_worker(&self) -> bool {
+        self.phase == PoolPhase::Running && (self.is_growth_due() || self.is_replacement_due())
+    }
+
+    /// Whether a worker that is to be replaced can be.
+    fn is_replacement_due(&self) -> bool {
+        self.replacements_allowed() > 0 && self.capacity.replaceable() > 0
+    }
+
+    fn is_growth_due(&self) -> bool {
         let is_wanted = match self.crew.limits.scaling {
             Scaling::Threshold { queued, .. } => {
                 let waiting = self.waiting();
@@ -317,7 +326,7 @@ impl State {
             }
             Scaling::OnDemand | Scaling::Fixed => false,
         };
-        is_wanted && self.phase == PoolPhase::Running && self.crew.size < self.capacity.max_workers()
+        is_wanted && self.crew.size < self.capacity.max_workers()
     }
 
     fn plan_crew(&mut self, now_ms: i64, wake: &mut Wake) -> CrewPlan {
@@ -326,9 +335,11 @@ impl State {
         let grown = size.saturating_sub(self.crew.size);
         let missing = size.saturating_sub(seen.workers + seen.starting);
         let replaced = missing.saturating_sub(grown).min(self.replacements_allowed());
+        let wanted = missing.min(grown) + replaced;
         self.crew.size = size;
-        self.crew.replacements = 0;
-        let start = self.capacity.begin_starting((missing.min(grown) + replaced).min(self.capacity.replaceable()));
+        let start = self.capacity.begin_starting(wanted.min(self.capacity.replaceable()));
+        // What gave way to somebody's promise is started when that has come to nothing.
+        self.crew.replacements = wanted - start.len();
         let stop = self.stop_idle(now_ms, seen.workers + seen.starting > size);
         self.watch_idle(now_ms, wake);
         CrewPlan { start, stop }
@@ -371,5 +382,48 @@ impl State {
     /// A worker has ended, and may be replaced at once.
     pub(super) fn worker_ends(&mut self) {
         self.crew.replacements = self.crew.replacements.saturating_add(REPLACEMENTS_PER_PASS);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::ready_with;
+    use super::*;
+
+    #[test]
+    fn a_worker_that_gave_way_to_a_promise_is_started_when_the_promise_comes_to_nothing() {
+        // 001-F64, 001-F65
+        let ready = ready_with(1, Scaling::Fixed);
+        ready.state.lock().phase = PoolPhase::Running;
+        let worker = ready.starting_worker();
+        ready.worker_is_up(worker, 2, 0);
+        ready.state.lock().capacity.add_permit();
+        ready.worker_ends(worker, Vec::new());
+        assert_eq!(
+            ready.plan_crew(0),
+            CrewPlan::default(),
+            "whoever has the permit may start the only one there may be"
+        );
+        assert!(!ready.state.lock().wants_another_worker(), "there is nothing to be done yet");
+        ready.drop_permit();
+        assert!(ready.state.lock().wants_another_worker(), "the supervisor is woken");
+        assert_eq!(ready.plan_crew(0).start.len(), 1);
+        assert!(!ready.state.lock().wants_another_worker());
+    }
+
+    #[test]
+    fn a_worker_that_is_not_wanted_any_more_is_not_waited_for() {
+        let ready = ready_with(2, Scaling::Fixed);
+        ready.state.lock().phase = PoolPhase::Running;
+        let workers = [ready.starting_worker(), ready.starting_worker()];
+        for worker in workers {
+            ready.worker_is_up(worker, 1, 0);
+        }
+        ready.state.lock().capacity.add_permit();
+        ready.worker_ends(workers[0], Vec::new());
+        ready.state.lock().capacity.set_max_workers(1);
+        assert_eq!(ready.plan_crew(0), CrewPlan::default());
+        ready.drop_permit();
+        assert!(!ready.state.lock().wants_another_worker());
     }
 }

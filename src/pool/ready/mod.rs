@@ -413,10 +413,15 @@ pub(super) mod tests {
 
     /// The state of a pool that has not begun.
     pub(in crate::pool) fn ready(max_workers: usize) -> Ready {
+        ready_with(max_workers, Scaling::OnDemand)
+    }
+
+    /// The same with workers that come to be in this way.
+    pub(in crate::pool) fn ready_with(max_workers: usize, scaling: Scaling) -> Ready {
         let limits = CrewLimits {
             min_workers: 1,
             max_workers,
-            scaling: Scaling::OnDemand,
+            scaling,
             startup_batch: 10,
             startup_pause: Duration::from_millis(500),
             max_units_per_worker: None,
