@@ -196,7 +196,7 @@ impl fmt::Debug for Raw {
 }
 
 /// What a message was before it was cut to a limit.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Truncation {
     /// How many bytes it had.
     pub total_bytes: u64,

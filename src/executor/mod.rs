@@ -25,6 +25,7 @@
 mod call;
 mod cancel;
 mod error;
+pub(crate) mod process;
 mod result;
 #[cfg(test)]
 pub(crate) mod scene;

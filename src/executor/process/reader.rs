@@ -1,0 +1,71 @@
+//! What makes sense of a child's output: the seam between running a process and understanding it.
+
+use std::time::Duration;
+
+use crate::conversation::Truncation;
+use crate::executor::{Call, CancelReason, ExecuteError, WorkResult};
+
+/// One line of a child's output, without its end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Line<'a> {
+    /// What it says; of a line that was too long only the beginning.
+    pub(crate) bytes: &'a [u8],
+    /// How long it really was, if it was too long.
+    pub(crate) truncation: Option<Truncation>,
+}
+
+/// What a line means for the end of the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Heard {
+    /// Nothing.
+    More,
+    /// What may be the answer has come. The child has a short while left; each answer begins it anew.
+    Answer,
+    /// It is at work again, or still: it may take as long as it likes.
+    AtWork,
+}
+
+/// How a child ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum How {
+    /// By itself, with this code.
+    Exited(i32),
+    /// By a signal that was not ours.
+    Signalled(i32),
+    /// It was ended for this reason.
+    Ended(Reason),
+}
+
+/// Why a child was ended from here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// Its answer had come, and it did not end by itself.
+    Lingered,
+    /// It had said nothing for so long.
+    Silent(Duration),
+    /// It had said nothing at all for so long after it was started.
+    NeverSpoke(Duration),
+    /// Its output had ended, and it did not.
+    ClosedItsOutput,
+    /// The call was cancelled.
+    Cancelled(CancelReason),
+}
+
+/// The end of a child.
+#[derive(Clone, Debug)]
+pub(crate) struct Exit {
+    pub(crate) how: How,
+    /// The end of what it wrote to its other output.
+    pub(crate) stderr_tail: Vec<u8>,
+    /// How much it wrote there in all.
+    pub(crate) stderr_bytes: u64,
+}
+
+/// Makes sense of what one child says in one attempt.
+pub(crate) trait Reader {
+    /// Takes a line as it arrives. What it says is told to the call at once.
+    fn read(&mut self, line: Line<'_>, call: &Call<'_>) -> Heard;
+
+    /// What came of it all.
+    fn conclude(self, exit: &Exit, call: &Call<'_>) -> Result<WorkResult, ExecuteError>;
+}
