@@ -126,7 +126,7 @@ CREATE TABLE attempts (
     failure_kind  TEXT,
     failure_message TEXT,
     session_id    TEXT,
-    process       BLOB,               -- JSON: pid, start_ticks, boot_id, pid_namespace of its child
+    process       BLOB,               -- JSON: pid, start_ticks, boot_id, pid_namespace of its child, and of the reaper that ends it
     provenance    BLOB,               -- JSON: executor, versions, arguments, model
     message_count INTEGER,            -- set when it ends, with the last link of its conversation
     head          BLOB,

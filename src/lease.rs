@@ -108,6 +108,8 @@ pub struct Claim {
     pub checkpoint: Option<Value>,
     /// The session to carry on: an earlier attempt's, or the one that the unit names.
     pub resume_session: Option<String>,
+    /// The child processes of earlier attempts, in their order. Those of attempts that were lost may still run.
+    pub earlier_processes: Vec<Process>,
 }
 
 /// A lease that was renewed.

@@ -17,6 +17,9 @@ pub struct Process {
     pub boot_id: String,
     /// The inode of the pid namespace that its number belongs to; 0 where there are none.
     pub pid_namespace: u64,
+    /// The process that ends it together with all that it has started; `None` if it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reaper: Option<Box<Process>>,
 }
 
 impl Process {
@@ -31,7 +34,13 @@ impl Process {
             Seen::Alive { start_ticks } => start_ticks,
             Seen::Gone | Seen::Unknown => 0,
         };
-        Process { pid, start_ticks, boot_id: boot_id.to_owned(), pid_namespace: system::pid_namespace() }
+        let pid_namespace = system::pid_namespace();
+        Process { pid, start_ticks, boot_id: boot_id.to_owned(), pid_namespace, reaper: None }
+    }
+
+    /// The same process, which another one ends together with all that it has started.
+    pub fn kept_by(self, reaper: Process) -> Process {
+        Process { reaper: Some(Box::new(reaper)), ..self }
     }
 
     /// Whether it is certain that the process no longer runs.

@@ -56,6 +56,7 @@ pub struct Call<'a> {
     pub(crate) prompt: &'a str,
     pub(crate) timeout: Duration,
     pub(crate) deadline_ms: i64,
+    pub(crate) grace: Duration,
     pub(crate) cancel: &'a CancelToken,
     pub(crate) clock: &'a dyn Clock,
     pub(crate) recorder: &'a dyn Recorder,
@@ -108,6 +109,11 @@ impl<'a> Call<'a> {
         Duration::from_millis(u64::try_from(left_ms).unwrap_or_default())
     }
 
+    /// How long it has to return once it is to stop.
+    pub fn grace(&self) -> Duration {
+        self.grace
+    }
+
     /// Whether it is to stop.
     pub fn is_cancelled(&self) -> bool {
         self.cancel.is_cancelled()
@@ -147,7 +153,17 @@ impl<'a> Call<'a> {
 
     /// Keeps which child process does the work.
     pub fn process_started(&self, pid: u32) {
-        self.recorder.process(Process::of(pid, &self.clock.boot_id()));
+        self.child_started(Process::of(pid, &self.boot_id()));
+    }
+
+    /// Keeps which child process does the work, and who ends it.
+    pub(crate) fn child_started(&self, process: Process) {
+        self.recorder.process(process);
+    }
+
+    /// The boot in which it runs.
+    pub(crate) fn boot_id(&self) -> std::sync::Arc<str> {
+        self.clock.boot_id()
     }
 
     /// Keeps what was used of a model so far, which replaces what was told of it before.

@@ -1,5 +1,6 @@
 //! How an execution is asked to stop.
 
+use std::fmt;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -40,8 +41,41 @@ pub struct CancelToken(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    reason: Mutex<Option<CancelReason>>,
+    state: Mutex<State>,
     cancelled: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    reason: Option<CancelReason>,
+    /// What is to be done then, each with a number.
+    actions: Vec<(u64, Action)>,
+    actions_ever: u64,
+}
+
+struct Action(Box<dyn FnOnce() + Send>);
+
+impl fmt::Debug for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Action")
+    }
+}
+
+/// Something that is done when a token is cancelled. Dropped, it is not done any more.
+#[derive(Debug)]
+pub(crate) struct OnCancel {
+    token: CancelToken,
+    number: u64,
+}
+
+impl Drop for OnCancel {
+    fn drop(&mut self) {
+        let mut state = self.token.lock();
+        let action = state.actions.iter().position(|&(number, _)| number == self.number);
+        let action = action.map(|position| state.actions.swap_remove(position));
+        drop(state);
+        drop(action);
+    }
 }
 
 impl CancelToken {
@@ -52,17 +86,21 @@ impl CancelToken {
 
     /// Asks the execution to stop, and says whether this was the first to ask. The first reason stays.
     pub fn cancel(&self, reason: CancelReason) -> bool {
-        let mut current = self.lock();
-        let is_first = current.is_none();
-        current.get_or_insert(reason);
-        drop(current);
+        let mut state = self.lock();
+        let is_first = state.reason.is_none();
+        state.reason.get_or_insert(reason);
+        let actions = std::mem::take(&mut state.actions);
+        drop(state);
         self.0.cancelled.notify_all();
+        for (_, Action(act)) in actions {
+            act();
+        }
         is_first
     }
 
     /// Why the execution is to stop; `None` if it is not.
     pub fn reason(&self) -> Option<CancelReason> {
-        *self.lock()
+        self.lock().reason
     }
 
     /// Whether the execution is to stop.
@@ -73,24 +111,39 @@ impl CancelToken {
     /// Waits until the execution is to stop, but no longer than that: a sleep that ends when it should.
     pub fn wait_timeout(&self, timeout: Duration) -> Option<CancelReason> {
         let until = Instant::now().checked_add(timeout);
-        let mut reason = self.lock();
-        while reason.is_none() {
-            reason = match until {
-                None => self.0.cancelled.wait(reason).unwrap_or_else(PoisonError::into_inner),
+        let mut state = self.lock();
+        while state.reason.is_none() {
+            state = match until {
+                None => self.0.cancelled.wait(state).unwrap_or_else(PoisonError::into_inner),
                 Some(until) => {
                     let left = until.saturating_duration_since(Instant::now());
                     if left.is_zero() {
                         break;
                     }
-                    self.0.cancelled.wait_timeout(reason, left).unwrap_or_else(PoisonError::into_inner).0
+                    self.0.cancelled.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
                 }
             };
         }
-        *reason
+        state.reason
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<CancelReason>> {
-        self.0.reason.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Does something as soon as the execution is to stop, on the thread of whoever says so; at once if that was said already. It must
+    /// neither block nor call back: pools cancel on threads that everything depends on.
+    pub(crate) fn on_cancel(&self, act: impl FnOnce() + Send + 'static) -> OnCancel {
+        let mut state = self.lock();
+        state.actions_ever += 1;
+        let number = state.actions_ever;
+        if state.reason.is_some() {
+            drop(state);
+            act();
+        } else {
+            state.actions.push((number, Action(Box::new(act))));
+        }
+        OnCancel { token: self.clone(), number }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -104,6 +157,22 @@ mod tests {
         assert!(token.cancel(CancelReason::TimedOut));
         assert!(!token.clone().cancel(CancelReason::Shutdown));
         assert_eq!(token.reason(), Some(CancelReason::TimedOut));
+    }
+
+    #[test]
+    fn what_is_to_be_done_then_is_done_once_also_if_it_comes_too_late_and_not_if_it_was_dropped() {
+        let (token, (told, tells)) = (CancelToken::new(), std::sync::mpsc::channel());
+        let tell = |name: &'static str| {
+            let told = told.clone();
+            move || told.send(name).unwrap()
+        };
+        let early = token.on_cancel(tell("early"));
+        drop(token.on_cancel(tell("dropped")));
+        token.cancel(CancelReason::Requested);
+        token.cancel(CancelReason::Shutdown);
+        let late = token.on_cancel(tell("late"));
+        drop((early, late));
+        assert_eq!(tells.try_iter().collect::<Vec<_>>(), ["early", "late"]);
     }
 
     #[test]

@@ -61,6 +61,11 @@ impl ExecuteError {
         ExecuteError { failure, then, result: Box::default(), source: None }
     }
 
+    /// This should follow.
+    pub fn following(then: Then, message: impl Into<String>) -> ExecuteError {
+        ExecuteError::new(then, message)
+    }
+
     /// It may go better next time.
     pub fn retry(message: impl Into<String>) -> ExecuteError {
         ExecuteError::new(Then::Retry, message)
@@ -107,6 +112,11 @@ impl ExecuteError {
     pub fn source(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> ExecuteError {
         self.source = Some(source.into());
         self
+    }
+
+    /// What came out of the attempt all the same, to be added to.
+    pub(crate) fn result_mut(&mut self) -> &mut WorkResult {
+        &mut self.result
     }
 
     /// What should follow.

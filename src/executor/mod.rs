@@ -22,18 +22,24 @@
 //! but its attempt. One that returns soon after its call was [cancelled](Call::is_cancelled) keeps its thread; one that does not
 //! is left behind when its time is up, and whatever it reports then is kept as a late result.
 
+mod available;
 mod call;
 mod cancel;
+mod command;
 mod error;
+mod files;
+pub mod kinds;
 pub(crate) mod process;
 mod result;
 #[cfg(test)]
 pub(crate) mod scene;
 pub mod simulated;
 
+pub use self::available::Unavailable;
 pub use self::call::Call;
 pub(crate) use self::call::Recorder;
 pub use self::cancel::{CancelReason, CancelToken};
+pub use self::command::CommandExecutor;
 pub use self::error::{ExecuteError, Then};
 pub use self::result::WorkResult;
 use crate::attempt::Provenance;
@@ -89,6 +95,17 @@ pub trait Executor: Send + Sync + 'static {
     /// What it is called in the records.
     fn name(&self) -> &str {
         "closure"
+    }
+
+    /// Whether it can work here, and what it lacks if not (it can).
+    ///
+    /// A pool does not ask. An executor that is not available holds the pool with its first unit, so that nothing fails for it.
+    ///
+    /// # Errors
+    ///
+    /// Says what is missing and how to get it.
+    fn is_available(&self) -> Result<(), Unavailable> {
+        Ok(())
     }
 
     /// What is recorded of each attempt: who executed it, in which version, with which arguments.

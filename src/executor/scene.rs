@@ -97,6 +97,7 @@ impl Scene {
             prompt: &self.prompt,
             timeout,
             deadline_ms: self.clock.now().boot_ms + 600_000,
+            grace: Duration::from_millis(1_500),
             cancel: &self.cancel,
             clock: &self.clock,
             recorder: &self.notebook,

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::cell::{After, Return, WorkerCell};
 use super::close::{Closer, Settled, close, patiently, report_late};
@@ -17,11 +18,15 @@ use super::slot::Slot;
 use super::{panics, slot};
 use crate::attempt::{AttemptReport, Beginning, Ending, Failure, FailureKind, Next};
 use crate::error::RepositoryError;
+use crate::executor::process::end_orphans;
 use crate::executor::{Call, CancelReason, ExecuteError};
 use crate::fault::{self, Stage};
 use crate::prompt;
 use crate::unit::{UnitStatus, WorkUnit};
 use crate::worker::WorkerId;
+
+/// How long a unit waits for a process of an earlier attempt that does not go.
+const ORPHAN_PAUSE: Duration = Duration::from_secs(10);
 
 /// What a thread does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,6 +160,9 @@ fn execute(core: &Core, cell: &WorkerCell, execution: &Execution) -> End {
         Ok(rendered) => rendered,
         Err(failure) => return End::new(How::Finish(Ending::Failed { failure, next: Next::GiveUp })),
     };
+    if let Err(still_there) = end_orphans(&execution.claim.earlier_processes, &core.clock.boot_id()) {
+        return End::new(How::Release { after: Some(ORPHAN_PAUSE), reason: still_there.to_string() });
+    }
     if let Some(end) = end_at_start(core, execution, rendered.as_deref()) {
         return end;
     }
@@ -180,6 +188,7 @@ fn execute(core: &Core, cell: &WorkerCell, execution: &Execution) -> End {
         prompt,
         timeout,
         deadline_ms,
+        grace: core.settings.kill_grace,
         cancel: &execution.cancel,
         clock: &*core.clock,
         recorder: &recording,

@@ -28,6 +28,9 @@ pub struct UnitOptions {
     /// The directory in which an agent works.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workspace_dir: Option<String>,
+    /// Files that it is to make, relative to its workspace: those that are there at the end are listed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub output_files: Vec<String>,
     /// How many turns an agent may take.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_iterations: Option<u32>,
@@ -186,6 +189,12 @@ impl NewUnit {
     /// The directory in which an agent works (the pool's).
     pub fn workspace_dir(mut self, directory: impl Into<String>) -> NewUnit {
         self.options.workspace_dir = Some(directory.into());
+        self
+    }
+
+    /// A file that it is to make, relative to its workspace (none). If it is there at the end it is listed with its size and hash.
+    pub fn output_file(mut self, path: impl Into<String>) -> NewUnit {
+        self.options.output_files.push(path.into());
         self
     }
 

@@ -3,6 +3,7 @@
 
 mod affinity_stress;
 mod children;
+mod commands;
 mod concurrency;
 mod conformance;
 mod crash;

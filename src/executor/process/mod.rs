@@ -1,5 +1,67 @@
 //! Runs a child so that it can always be ended.
+//!
+//! | | |
+//! |---|---|
+//! | `command` | what is to be run: a program, what it gets and what it may take |
+//! | `tree` | the child and all that it starts, held by a reaper |
+//! | `reaper` | the process between the pool and the command; the only unsafe code |
+//! | `watch` | from the start to the end: what it says, its limits |
+//! | `lines` | bytes become lines, each with a bound |
+//! | `reader` | the seam to whoever understands what it says |
+//! | `orphan` | ends what an earlier attempt has left behind |
 
+mod command;
+mod lines;
+mod orphan;
 mod reader;
+mod reaper;
+#[cfg(test)]
+mod tests;
+mod tree;
+mod watch;
 
+use std::io;
+
+pub(crate) use self::command::{ChildCommand, Environment, Limits};
+pub(crate) use self::orphan::end_orphans;
 pub(crate) use self::reader::{Exit, Heard, How, Line, Reader, Reason};
+use super::{Call, ExecuteError, WorkResult, files, kinds};
+
+/// Runs a child to its end, and gives what its reader makes of it.
+pub(crate) fn run<R: Reader>(
+    command: &ChildCommand,
+    mut reader: R,
+    call: &Call<'_>,
+) -> Result<WorkResult, ExecuteError> {
+    if let Some(directory) = command.directory.as_deref().filter(|directory| !directory.is_dir()) {
+        let message = format!("there is no directory `{}` to run it in", directory.display());
+        return Err(ExecuteError::give_up(message).kind(kinds::WORKSPACE));
+    }
+    let exit = watch::watch(command, &mut reader, call).map_err(|error| not_started(command, error))?;
+    let written = reader.written_files();
+    let mut concluded = reader.conclude(&exit, call);
+    if let Some(workspace) = &command.directory {
+        let result = concluded.as_mut().unwrap_or_else(|error| error.result_mut());
+        let declared = call.unit().options.output_files.iter();
+        result.output_files.extend(files::list(workspace, declared.chain(&written).map(String::as_str)));
+    }
+    concluded
+}
+
+/// What follows when a child could not be started.
+fn not_started(command: &ChildCommand, error: io::Error) -> ExecuteError {
+    let program = command.program.to_string_lossy();
+    let could_not = |then: fn(String) -> ExecuteError| then(format!("`{program}` could not be started"));
+    match error.kind() {
+        // It is the same for every unit, until a person has seen to it.
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => {
+            could_not(ExecuteError::hold).kind(kinds::NO_PROGRAM)
+        }
+        // It would not be started a second time either.
+        io::ErrorKind::ArgumentListTooLong | io::ErrorKind::InvalidInput => {
+            could_not(ExecuteError::give_up).kind(kinds::INVALID_ARGUMENTS)
+        }
+        _ => could_not(ExecuteError::retry).kind(kinds::NOT_STARTED),
+    }
+    .source(error)
+}

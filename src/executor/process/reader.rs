@@ -66,6 +66,11 @@ pub(crate) trait Reader {
     /// Takes a line as it arrives. What it says is told to the call at once.
     fn read(&mut self, line: Line<'_>, call: &Call<'_>) -> Heard;
 
+    /// The files that it says to have written, so far.
+    fn written_files(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// What came of it all.
     fn conclude(self, exit: &Exit, call: &Call<'_>) -> Result<WorkResult, ExecuteError>;
 }

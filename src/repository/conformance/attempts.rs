@@ -8,6 +8,7 @@ use crate::chain::{Hash, conversation_genesis};
 use crate::conversation::{Message, MessageContent, Part, Role, Truncation};
 use crate::lease::Lease;
 use crate::money::{Charge, Money, Price, Tokens};
+use crate::process::Process;
 use crate::repository::RepositoryError;
 use crate::unit::{Change, NewUnit, UnitStatus};
 
@@ -27,6 +28,7 @@ cases![
     progress_keeps_what_it_does_not_mention,
     what_could_not_be_read_again_is_refused,
     a_checkpoint_reaches_the_next_attempt,
+    the_processes_of_earlier_attempts_reach_the_next,
     a_session_reaches_the_next_attempt,
 ];
 
@@ -296,6 +298,27 @@ fn a_session_reaches_the_next_attempt(scene: &Scene<'_>) {
     assert_eq!(scene.claim().resume_session.as_deref(), Some("third"));
 
     assert_eq!(scene.assign(NewUnit::new("b")).resume_session, None);
+}
+
+fn the_processes_of_earlier_attempts_reach_the_next(scene: &Scene<'_>) {
+    let started = |lease: &Lease, pid: u32| {
+        let process = Process { pid, ..scene.this_process() }.kept_by(Process { pid: pid + 1, ..scene.this_process() });
+        scene.repository.progress(lease, &Progress::default().process(process.clone())).expect("it is held");
+        process
+    };
+    let first = scene.processing("a");
+    assert_eq!(first.earlier_processes, []);
+    let one = started(&first.lease, 10);
+    assert_eq!(scene.attempt(&first.lease).process.as_ref(), Some(&one), "with the one that ends it");
+    scene.lose_all();
+    let second = scene.claim();
+    assert_eq!(second.earlier_processes, [one.clone()]);
+    scene.lose_all();
+    let third = scene.claim();
+    assert_eq!(third.earlier_processes, [one.clone()], "the second had none");
+    let other = started(&third.lease, 20);
+    scene.finish(&third.lease, &retry());
+    assert_eq!(scene.claim().earlier_processes, [one, other], "however they ended");
 }
 
 /// One of everything that models and their tools have been seen to say.

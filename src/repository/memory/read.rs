@@ -241,13 +241,14 @@ impl Store {
     pub(super) fn claim_of(&self, key: UnitKey) -> Option<Claim> {
         let unit = self.unit(key);
         let lease = unit.lease()?;
-        let earlier = self.attempts_of(key).rev().filter(|record| record.attempt.key.number < unit.attempt_count);
-        let session = earlier.map(|record| &record.attempt.session_id).find(|session| session.is_some());
+        let earlier = || self.attempts_of(key).filter(|record| record.attempt.key.number < unit.attempt_count);
+        let session = earlier().rev().map(|record| &record.attempt.session_id).find(|session| session.is_some());
         Some(Claim {
             lease,
             unit: self.work_unit(unit),
             checkpoint: self.checkpoint(key),
             resume_session: session.unwrap_or(&unit.options.resume_session).clone(),
+            earlier_processes: earlier().filter_map(|record| record.attempt.process.clone()).collect(),
         })
     }
 }

@@ -399,5 +399,6 @@ pub(super) fn fresh_claim(new: &NewUnit, lease: Lease, status: UnitStatus, now: 
         tokens: Tokens::default(),
         cost: Cost::default(),
     };
-    Claim { lease, unit, checkpoint: None, resume_session: new.options.resume_session.clone() }
+    let resume_session = new.options.resume_session.clone();
+    Claim { lease, unit, checkpoint: None, resume_session, earlier_processes: Vec::new() }
 }

@@ -26,6 +26,7 @@ fn owner(row: &rusqlite::Row<'_>) -> rusqlite::Result<Owner> {
         start_ticks: row.get::<_, i64>(4)?.cast_unsigned(),
         boot_id: row.get(5)?,
         pid_namespace: row.get::<_, i64>(6)?.cast_unsigned(),
+        reaper: None,
     };
     Ok(Owner {
         id: OwnerId(row.get(0)?),

@@ -19,6 +19,7 @@ use crate::conversation::{Role, StoredMessage, from_json};
 use crate::job::{Job, JobId};
 use crate::lease::{Claim, Lease, OwnerId};
 use crate::money::{Cost, Money, Tokens};
+use crate::process::Process;
 use crate::repository::rules::{self, PageItem, page_limit};
 use crate::repository::{
     Costs, Counts, JournalEntry, LeaseView, ModelCost, Page, RepositoryError, Result, Staleness, StoredInputs,
@@ -376,7 +377,19 @@ pub(super) fn claim_of(connection: &Connection, lease: Lease) -> Result<Claim> {
     let is_first = lease.attempt_number == 1;
     let earlier = if is_first { None } else { earlier_session(connection, lease.attempt())? };
     let resume_session = earlier.or_else(|| unit.options.resume_session.clone());
-    Ok(Claim { lease, unit, checkpoint, resume_session })
+    let earlier_processes = if is_first { Vec::new() } else { earlier_processes(connection, lease.attempt())? };
+    Ok(Claim { lease, unit, checkpoint, resume_session, earlier_processes })
+}
+
+/// The child processes of the attempts before this one.
+fn earlier_processes(connection: &Connection, attempt: AttemptKey) -> Result<Vec<Process>> {
+    let sql = "SELECT process
+               FROM attempts
+               WHERE unit_key = ?1 AND number < ?2 AND process IS NOT NULL
+               ORDER BY number";
+    let mut select = stored(connection.prepare_cached(sql))?;
+    let processes = stored(select.query_map(params![attempt.unit.0, attempt.number], |row| json(row, 0)))?;
+    understood(processes.collect(), || ("the process of an earlier attempt".to_owned(), attempt.unit.0))
 }
 
 /// The session of the latest attempt before this one that had any.

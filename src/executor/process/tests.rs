@@ -1,0 +1,224 @@
+//! Real children that behave badly, run to their end.
+
+use std::fs;
+use std::time::Duration;
+
+use super::*;
+use crate::executor::scene::{Scene, Told};
+use crate::executor::{CancelReason, Then};
+use crate::process::Process;
+use crate::unit::NewUnit;
+
+/// Keeps the lines, and takes one that says `answer` for the answer.
+#[derive(Default)]
+struct Notes {
+    lines: Vec<Vec<u8>>,
+    truncated_bytes: Option<u64>,
+    on_line: Option<Box<dyn Fn(&[u8])>>,
+}
+
+impl Reader for &mut Notes {
+    fn read(&mut self, line: Line<'_>, _call: &Call<'_>) -> Heard {
+        if let Some(on_line) = &self.on_line {
+            on_line(line.bytes);
+        }
+        self.truncated_bytes = self.truncated_bytes.or(line.truncation.map(|truncation| truncation.total_bytes));
+        self.lines.push(line.bytes.to_vec());
+        match line.bytes {
+            b"answer" => Heard::Answer,
+            b"at work" => Heard::AtWork,
+            _ => Heard::More,
+        }
+    }
+
+    fn conclude(self, _exit: &Exit, _call: &Call<'_>) -> Result<WorkResult, ExecuteError> {
+        Ok(WorkResult::empty())
+    }
+}
+
+impl Notes {
+    fn text(&self) -> Vec<String> {
+        self.lines.iter().map(|line| String::from_utf8_lossy(line).into_owned()).collect()
+    }
+}
+
+fn shell(script: &str) -> ChildCommand {
+    ChildCommand { arguments: vec!["-c".into(), script.into()], ..ChildCommand::new("sh") }
+}
+
+fn within(limits: impl FnOnce(&mut Limits), script: &str) -> ChildCommand {
+    let mut command = shell(script);
+    limits(&mut command.limits);
+    command
+}
+
+fn scene() -> Scene {
+    Scene::of(NewUnit::new("a"), "go")
+}
+
+fn watched(command: &ChildCommand) -> (Exit, Notes, Scene) {
+    let (scene, mut notes) = (scene(), Notes::default());
+    let exit = watch::watch(command, &mut &mut notes, &scene.call()).unwrap();
+    assert_gone(&scene);
+    (exit, notes, scene)
+}
+
+/// Nothing is left of what was told of.
+fn assert_gone(scene: &Scene) {
+    for told in scene.told() {
+        let Told::Process(process) = told else { continue };
+        let boot_id = scene.call().boot_id();
+        assert!(!process.is_provably_alive(&boot_id), "the leader is gone");
+        assert!(!process.reaper.unwrap().is_provably_alive(&boot_id), "the reaper is gone");
+    }
+}
+
+/// Whether a process with this number, which a script told of, is there and no zombie.
+fn is_there(pid: &[u8]) -> bool {
+    let pid = std::str::from_utf8(pid).unwrap().parse().unwrap();
+    let boot_id = crate::clock::Clock::boot_id(&crate::clock::SystemClock);
+    Process::of(pid, &boot_id).start_ticks != 0
+}
+
+#[test]
+fn a_child_reads_its_input_to_the_end_and_says_how_it_ended() {
+    for input in [b"".as_slice(), b"-", b"--flag", b"a\nb\0\xff\r\n\"'$(x)`"] {
+        let command = ChildCommand { input: input.to_vec(), ..shell("cat; exit 3") };
+        let (exit, notes, _) = watched(&command);
+        assert_eq!(
+            (notes.lines.join(&b'\n'), exit.how),
+            (input.strip_suffix(b"\n").unwrap_or(input).to_vec(), How::Exited(3))
+        );
+    }
+    let input: Vec<u8> = (0..10 * 1024 * 1024_u32).map(|n| u8::try_from(n % 251).unwrap()).collect();
+    let command = ChildCommand { input: input.clone(), ..ChildCommand::new("cat") };
+    let (exit, notes, _) = watched(&command);
+    assert_eq!(exit.how, How::Exited(0));
+    assert!(notes.lines.join(&b'\n') == input, "byte for byte");
+}
+
+#[test]
+fn a_child_may_ignore_its_input_and_die_of_a_signal() {
+    let (exit, ..) = watched(&ChildCommand { input: vec![b'x'; 1 << 20], ..shell("kill -SEGV $$") });
+    assert_eq!(exit.how, How::Signalled(libc::SIGSEGV));
+}
+
+#[test]
+fn what_cannot_be_started_says_what_follows() {
+    let scene = scene();
+    let error = |command: &ChildCommand| run(command, &mut Notes::default(), &scene.call()).unwrap_err();
+    let missing = error(&ChildCommand::new("/no/such/program"));
+    assert_eq!(missing.then(), Then::Hold { until: None });
+    let text = missing.with_causes_told().to_string();
+    assert_eq!(text, "no_program: `/no/such/program` could not be started: No such file or directory (os error 2)");
+    let nowhere = error(&ChildCommand { directory: Some("/no/such/folder".into()), ..shell("true") });
+    assert_eq!((nowhere.then(), nowhere.to_string().contains("/no/such/folder")), (Then::GiveUp, true));
+    let file = tempfile::NamedTempFile::new().unwrap();
+    assert_eq!(error(&ChildCommand::new(file.path())).then(), Then::Hold { until: None }, "it may not be run");
+    let long = ChildCommand { arguments: vec!["x".repeat(8 << 20).into()], ..shell("") };
+    assert_eq!(error(&long).then(), Then::GiveUp);
+    assert_eq!(error(&ChildCommand { arguments: vec!["a\0b".into()], ..shell("") }).then(), Then::GiveUp);
+    assert_eq!(scene.told(), []);
+}
+
+#[test]
+fn a_grandchild_that_left_its_session_and_holds_the_pipe_ends_with_its_tree() {
+    let (exit, notes, _) = watched(&shell(
+        "setsid sh -c 'echo $$; trap \"\" TERM HUP; while :; do sleep 100; done' & while ! [ $(ps -o sid= $!) -eq $! ]; do :; done; exit 0",
+    ));
+    assert_eq!(exit.how, How::Exited(0));
+    for pid in &notes.lines {
+        assert!(!is_there(pid));
+    }
+}
+
+#[test]
+fn a_child_that_ignores_everything_but_kill_is_killed() {
+    let script = "trap '' TERM INT HUP QUIT; echo up; while :; do sleep 100; done";
+    let command = within(|limits| limits.silence = Some(Duration::from_millis(300)), script);
+    let (exit, notes, _) = watched(&command);
+    assert_eq!(
+        (exit.how, notes.text()),
+        (How::Ended(Reason::Silent(Duration::from_millis(300))), vec!["up".to_owned()])
+    );
+}
+
+#[test]
+fn a_child_that_was_asked_to_end_may_say_more_and_that_is_heard() {
+    let script = "trap 'echo last words; exit 7' TERM; echo up; while :; do sleep 0.01; done";
+    let (scene, mut notes) = (scene(), Notes::default());
+    let cancel = scene.cancel.clone();
+    notes.on_line = Some(Box::new(move |_| drop(cancel.cancel(CancelReason::Requested))));
+    let exit = watch::watch(&shell(script), &mut &mut notes, &scene.call()).unwrap();
+    assert_eq!(exit.how, How::Ended(Reason::Cancelled(CancelReason::Requested)));
+    assert_eq!(notes.text(), ["up", "last words"]);
+    assert_gone(&scene);
+}
+
+#[test]
+fn a_child_that_stops_itself_is_ended() {
+    let command = within(|limits| limits.start = Some(Duration::from_millis(300)), "kill -STOP $$");
+    let (exit, ..) = watched(&command);
+    assert_eq!(exit.how, How::Ended(Reason::NeverSpoke(Duration::from_millis(300))));
+}
+
+#[test]
+fn a_child_that_lives_on_after_its_answer_or_without_its_output_is_ended() {
+    let soon = |limits: &mut Limits| limits.after_answer = Duration::from_millis(200);
+    let (exit, notes, _) = watched(&within(soon, "echo answer; sleep 100"));
+    assert_eq!((exit.how, notes.lines.len()), (How::Ended(Reason::Lingered), 1));
+    let (exit, ..) = watched(&within(soon, "exec >&-; sleep 100"));
+    assert_eq!(exit.how, How::Ended(Reason::ClosedItsOutput));
+    let (exit, notes, _) = watched(&within(soon, "echo answer; echo at work; sleep 0.5; echo answer; exit 1"));
+    assert_eq!((exit.how, notes.lines.len()), (How::Exited(1), 3), "work that goes on suspends it");
+}
+
+#[test]
+fn what_floods_its_outputs_is_read_and_little_of_it_is_kept() {
+    let script = "head -c 300000000 /dev/zero | tr '\\0' e >&2; printf '%s' end >&2; echo done";
+    let (exit, notes, _) = watched(&shell(script));
+    assert_eq!((exit.how, exit.stderr_bytes, notes.text()), (How::Exited(0), 300_000_003, vec!["done".to_owned()]));
+    assert_eq!(exit.stderr_tail.len(), 64 * 1024);
+    assert!(exit.stderr_tail.ends_with(b"eend"));
+    let (exit, notes, _) = watched(&shell("head -c 1000000000 /dev/zero; echo; echo behind"));
+    assert_eq!((exit.how, notes.truncated_bytes), (How::Exited(0), Some(1_000_000_000)));
+    assert_eq!((notes.lines[0].len(), notes.lines[1].as_slice()), (10 * 1024 * 1024, b"behind".as_slice()));
+}
+
+#[test]
+fn the_reaper_is_known_before_anything_else_and_survives_whatever_comes() {
+    let scene = scene();
+    let ended = std::thread::scope(|threads| {
+        let watching =
+            threads.spawn(|| watch::watch(&shell("sleep 1000"), &mut &mut Notes::default(), &scene.call()).unwrap());
+        let process = loop {
+            match scene.told().into_iter().next() {
+                Some(Told::Process(process)) => break process,
+                _ => std::thread::yield_now(),
+            }
+        };
+        let reaper = process.reaper.unwrap();
+        let pid = rustix::process::Pid::from_raw(i32::try_from(reaper.pid).unwrap()).unwrap();
+        let name = fs::read_to_string(format!("/proc/{}/comm", reaper.pid)).unwrap();
+        assert_eq!(name, "workcrew-reaper\n");
+        let descriptors = fs::read_dir(format!("/proc/{}/fd", reaper.pid)).unwrap().count();
+        assert!(descriptors <= 3, "the socket, the signals and the host, not {descriptors}");
+        use rustix::process::Signal;
+        for signal in [Signal::PIPE, Signal::HUP, Signal::INT, Signal::QUIT, Signal::USR1, Signal::ALARM] {
+            rustix::process::kill_process(pid, signal).unwrap();
+        }
+        assert!(reaper.is_provably_alive(&scene.call().boot_id()));
+        end_orphans(&[process_of(&scene)], &scene.call().boot_id()).unwrap();
+        watching.join().unwrap()
+    });
+    assert_eq!(ended.how, How::Signalled(libc::SIGTERM), "nobody here has ended it");
+    assert_gone(&scene);
+}
+
+fn process_of(scene: &Scene) -> Process {
+    let process = scene.told().into_iter().find_map(|told| match told {
+        Told::Process(process) => Some(process),
+        _ => None,
+    });
+    process.expect("it was told")
+}
