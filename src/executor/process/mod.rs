@@ -3,8 +3,7 @@
 //! | | |
 //! |---|---|
 //! | `command` | what is to be run: a program, what it gets and what it may take |
-//! | `tree` | the child and all that it starts, held by a reaper |
-//! | `reaper` | the process between the pool and the command; the only unsafe code |
+//! | `tree` | the child and all that it starts, as something that can be ended; the only platform code, and the only unsafe one |
 //! | `watch` | from the start to the end: what it says, its limits |
 //! | `lines` | bytes become lines, each with a bound |
 //! | `reader` | the seam to whoever understands what it says |
@@ -14,7 +13,6 @@ mod command;
 mod lines;
 mod orphan;
 mod reader;
-mod reaper;
 #[cfg(test)]
 mod tests;
 mod tree;

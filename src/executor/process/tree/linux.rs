@@ -1,18 +1,17 @@
-//! A child and all that it starts, held by a reaper.
+//! A tree that a reaper holds.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, Write};
-use std::net::Shutdown;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::io::{self, Seek, Write};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
-use std::sync::Arc;
+use std::process::{Child, ChildStderr, ChildStdout, Stdio};
 use std::time::Duration;
 
-use super::command::ChildCommand;
-use super::reaper::{self, Orders, REPORT_BYTES};
+use super::reaper::{self, Orders};
+use super::{Line, STARTED, Times, Word, command};
 use crate::clock::milliseconds;
+use crate::executor::process::command::ChildCommand;
 use crate::process::Process;
 
 /// How long a reaper may take to say that it is there. It has nothing else to do.
@@ -21,55 +20,20 @@ const FIRST_WORD: Duration = Duration::from_secs(10);
 /// The first descriptor that is not one of the three that every program has.
 const FIRST_FREE: i32 = 3;
 
-/// How long a tree has in which case.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Times {
-    /// Between TERM and KILL.
-    pub(super) grace: Duration,
-    /// In all, whatever the host does.
-    pub(super) limit: Duration,
-}
-
-/// See the [module](self). Dropped, it is killed.
+/// A child and all that it starts. Dropped, it is killed.
 #[derive(Debug)]
-pub(super) struct Tree {
+pub(in crate::executor::process) struct Tree {
     reaper: Option<Child>,
     line: Line,
     leader: Option<u32>,
-    pub(super) stdout: Option<ChildStdout>,
-    pub(super) stderr: Option<ChildStderr>,
-}
-
-/// The connection to the reaper. Whoever has it can ask the tree to end.
-#[derive(Clone, Debug)]
-pub(super) struct Line(Arc<UnixStream>);
-
-impl Line {
-    /// Asks the tree to end: TERM, and KILL after the grace.
-    pub(super) fn end(&self) {
-        // It fails only where there is nobody left to be asked.
-        let _ = self.0.shutdown(Shutdown::Write);
-    }
-
-    /// Kills the tree.
-    fn kill(&self) {
-        let _ = self.0.shutdown(Shutdown::Both);
-    }
-}
-
-/// What a reaper says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Word {
-    /// The leader has ended, with this status.
-    Exited(i32),
-    /// The whole tree has.
-    Gone,
+    pub(in crate::executor::process) stdout: Option<ChildStdout>,
+    pub(in crate::executor::process) stderr: Option<ChildStderr>,
 }
 
 impl Tree {
     /// Starts a command.
     #[expect(unsafe_code, reason = "what happens between fork and exec has no safe form")]
-    pub(super) fn spawn(wanted: &ChildCommand, times: Times) -> io::Result<Tree> {
+    pub(in crate::executor::process) fn spawn(wanted: &ChildCommand, times: Times) -> io::Result<Tree> {
         let (ours, theirs) = UnixStream::pair()?;
         let theirs = out_of_the_way(theirs.into())?;
         let orders = Orders {
@@ -78,72 +42,49 @@ impl Tree {
             grace_ms: milliseconds(times.grace),
             limit_ms: milliseconds(times.limit),
         };
-        let mut command = Command::new(&wanted.program);
-        command
-            .args(&wanted.arguments)
-            .env_clear()
-            .envs(wanted.environment.of(std::env::vars_os()))
-            .stdin(input(&wanted.input)?)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        if let Some(directory) = &wanted.directory {
-            command.current_dir(directory);
-        }
+        let mut command = command(wanted);
+        command.stdin(input(&wanted.input)?).stdout(Stdio::piped()).stderr(Stdio::piped());
         // SAFETY: the function is made to be called there.
         unsafe { command.pre_exec(move || reaper::split(orders)) };
         let mut reaper = command.spawn()?;
         drop(theirs);
         let (stdout, stderr) = (reaper.stdout.take(), reaper.stderr.take());
-        let mut tree = Tree { reaper: Some(reaper), line: Line(Arc::new(ours)), leader: None, stdout, stderr };
+        let mut tree = Tree { reaper: Some(reaper), line: Line::new(ours), leader: None, stdout, stderr };
         tree.hear_the_first_word()?;
         Ok(tree)
     }
 
     fn hear_the_first_word(&mut self) -> io::Result<()> {
         self.line.0.set_read_timeout(Some(FIRST_WORD))?;
-        let (what, number) = self.read_report()?.ok_or(io::ErrorKind::UnexpectedEof)?;
+        let (what, number) = self.line.read_report()?.ok_or(io::ErrorKind::UnexpectedEof)?;
         self.line.0.set_read_timeout(None)?;
-        self.leader = u32::try_from(number).ok().filter(|_| what == reaper::STARTED);
+        self.leader = u32::try_from(number).ok().filter(|_| what == STARTED);
         Ok(())
     }
 
     /// The command and its reaper, as others can find them.
-    pub(super) fn process(&self, boot_id: &str) -> Process {
+    pub(in crate::executor::process) fn process(&self, boot_id: &str) -> Process {
         let reaper = self.reaper.as_ref().map_or(0, Child::id);
         Process::of(self.leader.unwrap_or(reaper), boot_id).kept_by(Process::of(reaper, boot_id))
     }
 
     /// What to ask to end it, from any thread.
-    pub(super) fn line(&self) -> Line {
+    pub(in crate::executor::process) fn line(&self) -> Line {
         self.line.clone()
     }
 
     /// What becomes readable when the reaper has something to say.
-    pub(super) fn reports(&self) -> BorrowedFd<'_> {
-        self.line.0.as_fd()
+    pub(in crate::executor::process) fn reports(&self) -> BorrowedFd<'_> {
+        self.line.reports()
     }
 
     /// What the reaper says, which has become readable.
-    pub(super) fn hear(&self) -> Word {
-        match self.read_report() {
-            Ok(Some((_, status))) => Word::Exited(status),
-            Ok(None) | Err(_) => Word::Gone,
-        }
-    }
-
-    fn read_report(&self) -> io::Result<Option<(i32, i32)>> {
-        let mut report = [0; REPORT_BYTES];
-        match (&*self.line.0).read_exact(&mut report) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
-            Err(error) => return Err(error),
-        }
-        let [a, b, c, d, e, f, g, h] = report;
-        Ok(Some((i32::from_ne_bytes([a, b, c, d]), i32::from_ne_bytes([e, f, g, h]))))
+    pub(in crate::executor::process) fn hear(&self) -> Word {
+        self.line.hear()
     }
 
     /// Takes the reaper in, which is gone.
-    pub(super) fn take_in(&mut self) {
+    pub(in crate::executor::process) fn take_in(&mut self) {
         if let Some(mut reaper) = self.reaper.take() {
             // Where the host ignores the deaths of its children there is nobody to be taken in.
             let _ = reaper.wait();

@@ -23,11 +23,7 @@ use std::os::fd::RawFd;
 
 use libc::{c_int, c_long, pid_t};
 
-/// What the reaper writes to the host: which of these, and a number.
-pub(super) const STARTED: i32 = 1;
-pub(super) const EXITED: i32 = 2;
-/// How long one of them is.
-pub(super) const REPORT_BYTES: usize = 8;
+use super::{EXITED, REPORT_BYTES, STARTED};
 
 /// How long it is at most until children are looked for again while they are being killed. Their deaths wake it earlier.
 const LOOK_AGAIN_MS: i64 = 100;

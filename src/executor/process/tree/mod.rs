@@ -1,0 +1,108 @@
+//! A child and all that it starts, as something that can be ended.
+//!
+//! | system | what ends it | what may get away |
+//! |---|---|---|
+//! | `linux` | a [reaper](reaper), a process of its own | nothing, also when the host is killed |
+//! | `elsewhere` | two threads of the host, by process group and by who started whom | what left its group and lost its parent; everything when the host is killed |
+//!
+//! Both have the same signatures: a `Tree` that is spawned, a `Line` over which it is asked to end, `Word`s that it sends.
+
+#[cfg(any(not(target_os = "linux"), test))]
+mod elsewhere;
+#[cfg(target_os = "linux")]
+mod linux;
+#[cfg(target_os = "linux")]
+mod reaper;
+
+use std::io::{self, Read};
+use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+#[cfg(not(target_os = "linux"))]
+pub(super) use self::elsewhere::Tree;
+#[cfg(target_os = "linux")]
+pub(super) use self::linux::Tree;
+use super::command::ChildCommand;
+
+/// What is written to the host: which of these, and a number.
+const STARTED: i32 = 1;
+const EXITED: i32 = 2;
+/// How long one of them is.
+const REPORT_BYTES: usize = 8;
+
+/// How long a tree has in which case.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Times {
+    /// Between TERM and KILL.
+    pub(super) grace: Duration,
+    /// In all, whatever the host does.
+    pub(super) limit: Duration,
+}
+
+/// What is said about a tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Word {
+    /// The leader has ended, with this status.
+    Exited(i32),
+    /// The whole tree has.
+    Gone,
+}
+
+/// The connection to whoever ends the tree. Whoever has it can ask for that.
+#[derive(Clone, Debug)]
+pub(super) struct Line(Arc<UnixStream>);
+
+impl Line {
+    fn new(stream: UnixStream) -> Line {
+        Line(Arc::new(stream))
+    }
+
+    /// Asks the tree to end: TERM, and KILL after the grace.
+    pub(super) fn end(&self) {
+        // It fails only where there is nobody left to be asked.
+        let _ = self.0.shutdown(Shutdown::Write);
+    }
+
+    /// Kills the tree.
+    fn kill(&self) {
+        let _ = self.0.shutdown(Shutdown::Both);
+    }
+
+    /// What becomes readable when there is something to hear.
+    fn reports(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    /// What is said, which has become readable.
+    fn hear(&self) -> Word {
+        match self.read_report() {
+            Ok(Some((_, status))) => Word::Exited(status),
+            Ok(None) | Err(_) => Word::Gone,
+        }
+    }
+
+    fn read_report(&self) -> io::Result<Option<(i32, i32)>> {
+        let mut report = [0; REPORT_BYTES];
+        match (&*self.0).read_exact(&mut report) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        let [a, b, c, d, e, f, g, h] = report;
+        Ok(Some((i32::from_ne_bytes([a, b, c, d]), i32::from_ne_bytes([e, f, g, h]))))
+    }
+}
+
+/// The command as the standard library starts it, without its input and outputs.
+fn command(wanted: &ChildCommand) -> Command {
+    let mut command = Command::new(&wanted.program);
+    command.args(&wanted.arguments).env_clear().envs(wanted.environment.of(std::env::vars_os()));
+    if let Some(directory) = &wanted.directory {
+        command.current_dir(directory);
+    }
+    command
+}
