@@ -22,9 +22,16 @@
 //! but its attempt. One that returns soon after its call was [cancelled](Call::is_cancelled) keeps its thread; one that does not
 //! is left behind when its time is up, and whatever it reports then is kept as a late result.
 
+mod agent_cli;
 mod call;
 mod cancel;
+#[cfg_attr(not(test), expect(dead_code, reason = "used once agents are run as processes"))]
+pub mod claude_cli;
+#[cfg_attr(not(test), expect(dead_code, reason = "used once agents are run as processes"))]
+pub mod codex_cli;
 mod error;
+pub mod kinds;
+#[cfg_attr(not(test), expect(dead_code, reason = "used once agents are run as processes"))]
 pub(crate) mod process;
 mod result;
 #[cfg(test)]

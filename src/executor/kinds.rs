@@ -1,0 +1,79 @@
+//! The kinds of failure that agents and providers have, and what follows each of them.
+//!
+//! Each is the name under which a failure is stored ([`FailureKind`](crate::FailureKind)), so that it can be counted and looked for.
+//!
+//! | kind | what happened | what follows |
+//! |---|---|---|
+//! | [`RATE_LIMITED`] | too many requests for now (429) | another attempt, after the pause that was asked for if one is known |
+//! | [`QUOTA`] | what the account may use is used up, or it has no money left | the pool waits: until the reset if that is known, else for a person |
+//! | [`OVERLOADED`] | the provider has too much to do (529) | another attempt |
+//! | [`SERVER_ERROR`] | the provider is broken (500, 502, 503) | another attempt |
+//! | [`CONNECTION`] | no connection, or it was cut or timed out | another attempt |
+//! | [`AUTHENTICATION`] | no key, a wrong one, or one without the right (401, 403) | the pool waits for a person |
+//! | [`INVALID_REQUEST`] | the provider will not take the request (400, 413), or it is too long | nothing: it would fail again |
+//! | [`MODEL_NOT_FOUND`] | there is no such model for this account (404) | nothing |
+//! | [`MAX_TURNS`] | it took as many turns as it may | nothing |
+//! | [`BUDGET`] | it spent what it may | nothing |
+//! | [`MAX_TOKENS`] | the answer is longer than the model may write | nothing: the next one would be as long, and as dear |
+//! | [`REFUSED`] | the model, or what watches over it, refuses | nothing |
+//! | [`NO_STRUCTURED_OUTPUT`] | it answered, but not in the form that was asked for | another attempt |
+//! | [`BAD_STRUCTURED_OUTPUT`] | it tried that form again and again, and never met it | nothing |
+//! | [`SESSION_NOT_FOUND`] | the session to carry on is not there | nothing if the unit names it; another attempt without it if it is an earlier attempt's |
+//! | [`INVALID_ARGUMENTS`] | the program does not take its arguments or its prompt | nothing |
+//! | [`AGENT`] | the agent says that it failed, and nothing above fits | another attempt |
+//! | [`INTERRUPTED`] | somebody else told the agent to stop | another attempt |
+//! | [`NO_RESULT`] | the program ended without a result | another attempt |
+//! | [`KILLED`] | a signal ended the program before it had a result | another attempt |
+//! | [`SILENT`] | it said nothing for longer than allowed, and was ended | another attempt |
+//! | [`NEVER_SPOKE`] | it said nothing at all after it was started, and was ended | another attempt |
+//! | [`TIMED_OUT`] | it took longer than allowed, and was ended | as the pool says |
+//! | [`CANCELLED`] | it was asked to stop, and was ended | as the pool says |
+
+/// Too many requests for now.
+pub const RATE_LIMITED: &str = "rate_limited";
+/// What the account may use is used up.
+pub const QUOTA: &str = "quota";
+/// The provider has too much to do.
+pub const OVERLOADED: &str = "overloaded";
+/// The provider is broken.
+pub const SERVER_ERROR: &str = "server_error";
+/// No connection, or it was cut.
+pub const CONNECTION: &str = "connection";
+/// No key, a wrong one, or one without the right.
+pub const AUTHENTICATION: &str = "authentication";
+/// The provider will not take the request.
+pub const INVALID_REQUEST: &str = "invalid_request";
+/// There is no such model.
+pub const MODEL_NOT_FOUND: &str = "model_not_found";
+/// It took as many turns as it may.
+pub const MAX_TURNS: &str = "max_turns";
+/// It spent what it may.
+pub const BUDGET: &str = "budget";
+/// The answer is longer than the model may write.
+pub const MAX_TOKENS: &str = "max_tokens";
+/// The model refuses.
+pub const REFUSED: &str = "refused";
+/// It answered, but not in the form that was asked for.
+pub const NO_STRUCTURED_OUTPUT: &str = "no_structured_output";
+/// It never met the form that was asked for.
+pub const BAD_STRUCTURED_OUTPUT: &str = "bad_structured_output";
+/// The session to carry on is not there.
+pub const SESSION_NOT_FOUND: &str = "session_not_found";
+/// The program does not take its arguments or its prompt.
+pub const INVALID_ARGUMENTS: &str = "invalid_arguments";
+/// The agent says that it failed.
+pub const AGENT: &str = "agent";
+/// Somebody else told the agent to stop.
+pub const INTERRUPTED: &str = "interrupted";
+/// The program ended without a result.
+pub const NO_RESULT: &str = "no_result";
+/// A signal ended the program.
+pub const KILLED: &str = "killed";
+/// It said nothing for longer than allowed.
+pub const SILENT: &str = "silent";
+/// It said nothing at all.
+pub const NEVER_SPOKE: &str = "never_spoke";
+/// It took longer than allowed.
+pub const TIMED_OUT: &str = "timed_out";
+/// It was asked to stop.
+pub const CANCELLED: &str = "cancelled";
