@@ -88,6 +88,7 @@ fn every_captured_run_comes_to_what_it_came_to() {
             }
         };
         assert_eq!(told_charges(&scene), charges, "{name}: what is told is what is charged");
+        assert!(charges.iter().all(|charge| charge.model.starts_with("claude-")), "{name}: {charges:?}");
         let tokens = tokens(&charges);
         found.push((name, kind, cost(&charges), tokens.input, tokens.output));
     }
