@@ -38,6 +38,8 @@ pub use attempt::{
     Attempt, AttemptKey, AttemptReport, Beginning, Ending, Failure, FailureKind, Next, Outcome, Progress,
 };
 pub use conversation::{Message, Part, Raw, Role};
+pub use executor::claude_cli::ClaudeCli;
+pub use executor::codex_cli::CodexCli;
 pub use executor::simulated::Simulated;
 pub use executor::{Call, CancelReason, CancelToken, ExecuteError, Executor, Then, WorkResult};
 pub use job::{Job, JobId, NewJob};

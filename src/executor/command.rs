@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use super::agent_cli::stderr_text;
 use super::available::{self, Unavailable};
 use super::process::{self, ChildCommand, Environment, Exit, Heard, How, Limits, Line, Reader, Reason};
 use super::{Call, CancelReason, ExecuteError, Executor, Then, WorkResult, kinds};
@@ -19,9 +20,6 @@ const OUTPUT_LIMIT_BYTES: usize = 10 * 1024 * 1024;
 
 /// How often what a command has printed so far is kept.
 const PARTIAL_EVERY: Duration = Duration::from_secs(1);
-
-/// How much of the end of its other output a failure repeats.
-const STDERR_SHOWN_BYTES: usize = 2_000;
 
 /// Runs a command for each attempt, and can always end it together with all that it has started.
 ///
@@ -208,12 +206,6 @@ fn judge(executor: &CommandExecutor, exit: &Exit) -> Result<(), ExecuteError> {
             failed(kind.into(), Then::Retry, format!("`{program}` {what} and was ended"))
         }
     }
-}
-
-/// The end of what a program wrote to its other output, for people.
-fn stderr_text(exit: &Exit) -> String {
-    let shown = exit.stderr_tail.len().saturating_sub(STDERR_SHOWN_BYTES);
-    String::from_utf8_lossy(&exit.stderr_tail[shown..]).trim().to_owned()
 }
 
 /// Reads a command whose output is its answer.

@@ -1,5 +1,6 @@
 //! What is to be run: a program, what it gets and what it may take.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -35,7 +36,7 @@ const EVERYBODYS: &[&str] = &[
 ];
 
 /// A program and all that it gets.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ChildCommand {
     pub(crate) program: OsString,
     pub(crate) arguments: Vec<OsString>,
@@ -47,6 +48,7 @@ pub(crate) struct ChildCommand {
     pub(crate) limits: Limits,
 }
 
+#[cfg(test)]
 impl ChildCommand {
     pub(crate) fn new(program: impl Into<OsString>) -> ChildCommand {
         ChildCommand {
@@ -89,23 +91,24 @@ impl Default for Limits {
 
 /// Which variables of the host's environment a program gets, and which of its own.
 ///
-/// Names may end in `*`.
+/// Names may end in `*`. What the caller names and sets comes first, then what is kept back, then what the program needs by itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Environment {
+    needed: &'static [&'static str],
+    kept_back: &'static [&'static str],
     passed: Vec<String>,
-    kept_back: Vec<String>,
     set: BTreeMap<OsString, OsString>,
 }
 
 impl Environment {
-    /// Passes these on, besides what everybody gets.
-    pub(crate) fn pass(&mut self, name: impl Into<String>) {
-        self.passed.push(name.into());
+    /// What this program needs besides what everybody gets, and what it must not get unless the caller names it.
+    pub(crate) fn of(needed: &'static [&'static str], kept_back: &'static [&'static str]) -> Environment {
+        Environment { needed, kept_back, ..Environment::default() }
     }
 
-    /// Never passes these on, whoever asks for it; they can be set.
-    pub(crate) fn keep_back(&mut self, name: impl Into<String>) {
-        self.kept_back.push(name.into());
+    /// Passes these on.
+    pub(crate) fn pass(&mut self, name: impl Into<String>) {
+        self.passed.push(name.into());
     }
 
     /// Sets a variable, whatever the host has.
@@ -113,18 +116,22 @@ impl Environment {
         self.set.insert(name.into(), value.into());
     }
 
+    /// The names of what the caller has named or set.
+    pub(crate) fn named(&self) -> impl Iterator<Item = Cow<'_, str>> {
+        let set = self.set.keys().map(|name| name.to_string_lossy());
+        set.chain(self.passed.iter().map(|name| Cow::Borrowed(name.as_str())))
+    }
+
     /// All that the program gets, out of what the host has.
-    pub(super) fn of(
-        &self,
-        host: impl IntoIterator<Item = (OsString, OsString)>,
-    ) -> impl Iterator<Item = (OsString, OsString)> {
-        let passed = |(name, _): &(OsString, OsString)| {
-            let is_one_of = |patterns: &[String]| patterns.iter().any(|pattern| matches(pattern, name));
-            let is_everybodys = EVERYBODYS.iter().any(|pattern| matches(pattern, name));
-            (is_everybodys || is_one_of(&self.passed)) && !is_one_of(&self.kept_back)
+    pub(crate) fn out_of(&self, host: impl IntoIterator<Item = (OsString, OsString)>) -> BTreeMap<OsString, OsString> {
+        let is_one_of = |patterns: &[&str], name: &OsStr| patterns.iter().any(|pattern| matches(pattern, name));
+        let is_passed = |name: &OsStr| {
+            self.passed.iter().any(|pattern| matches(pattern, name))
+                || !is_one_of(self.kept_back, name) && (is_one_of(EVERYBODYS, name) || is_one_of(self.needed, name))
         };
-        let set = self.set.iter().map(|(name, value)| (name.clone(), value.clone()));
-        host.into_iter().filter(passed).collect::<Vec<_>>().into_iter().chain(set)
+        let mut all: BTreeMap<_, _> = host.into_iter().filter(|(name, _)| is_passed(name)).collect();
+        all.extend(self.set.clone());
+        all
     }
 }
 
@@ -141,16 +148,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_gets_what_everybody_gets_what_was_named_and_what_was_set_and_nothing_else() {
-        let mut environment = Environment::default();
-        environment.pass("AGENT_*");
-        environment.keep_back("AGENT_INSIDE*");
+    fn a_program_gets_what_everybody_gets_what_it_needs_and_what_was_named_or_set_and_nothing_else() {
+        let mut environment = Environment::of(&["AGENT_*"], &["AGENT_INSIDE*"]);
+        environment.pass("AGENT_INSIDE_2");
+        environment.pass("MINE");
         environment.set("TZ", "UTC");
-        let host = ["PATH", "LC_ALL", "TZ", "SECRET", "PATHS", "AGENT_KEY", "AGENT_INSIDE_1", "XDG_RUNTIME_DIR"];
+        let host = [
+            "PATH",
+            "LC_ALL",
+            "TZ",
+            "SECRET",
+            "PATHS",
+            "AGENT_KEY",
+            "AGENT_INSIDE_1",
+            "AGENT_INSIDE_2",
+            "MINE",
+            "XDG_RUNTIME_DIR",
+        ];
         let host = host.map(|name| (OsString::from(name), OsString::from("host")));
-        let passed: BTreeMap<_, _> = environment.of(host).collect();
-        let expected =
-            [("AGENT_KEY", "host"), ("LC_ALL", "host"), ("PATH", "host"), ("TZ", "UTC"), ("XDG_RUNTIME_DIR", "host")];
-        assert_eq!(passed, expected.map(|(name, value)| (name.into(), value.into())).into());
+        let expected = [
+            ("AGENT_INSIDE_2", "host"),
+            ("AGENT_KEY", "host"),
+            ("LC_ALL", "host"),
+            ("MINE", "host"),
+            ("PATH", "host"),
+            ("TZ", "UTC"),
+            ("XDG_RUNTIME_DIR", "host"),
+        ];
+        assert_eq!(environment.out_of(host), expected.map(|(name, value)| (name.into(), value.into())).into());
+        assert_eq!(environment.named().collect::<Vec<_>>(), ["TZ", "AGENT_INSIDE_2", "MINE"]);
     }
 }

@@ -5,22 +5,22 @@ use std::time::Duration;
 
 use super::*;
 use crate::executor::scene::{Scene, Told};
-use crate::executor::{CancelReason, Then};
+use crate::executor::{CancelReason, CancelToken, Then};
 use crate::process::Process;
 use crate::unit::NewUnit;
 
-/// Keeps the lines, and takes one that says `answer` for the answer.
+/// Keeps the lines, and takes one that says `answer` for the answer. Whoever it may cancel it does with the first.
 #[derive(Default)]
 struct Notes {
     lines: Vec<Vec<u8>>,
     truncated_bytes: Option<u64>,
-    on_line: Option<Box<dyn Fn(&[u8])>>,
+    cancels: Option<CancelToken>,
 }
 
 impl Reader for &mut Notes {
     fn read(&mut self, line: Line<'_>, _call: &Call<'_>) -> Heard {
-        if let Some(on_line) = &self.on_line {
-            on_line(line.bytes);
+        if let Some(token) = &self.cancels {
+            token.cancel(CancelReason::Requested);
         }
         self.truncated_bytes = self.truncated_bytes.or(line.truncation.map(|truncation| truncation.total_bytes));
         self.lines.push(line.bytes.to_vec());
@@ -147,8 +147,7 @@ fn a_child_that_ignores_everything_but_kill_is_killed() {
 fn a_child_that_was_asked_to_end_may_say_more_and_that_is_heard() {
     let script = "trap 'echo last words; exit 7' TERM; echo up; while :; do sleep 0.01; done";
     let (scene, mut notes) = (scene(), Notes::default());
-    let cancel = scene.cancel.clone();
-    notes.on_line = Some(Box::new(move |_| drop(cancel.cancel(CancelReason::Requested))));
+    notes.cancels = Some(scene.cancel.clone());
     let exit = watch::watch(&shell(script), &mut &mut notes, &scene.call()).unwrap();
     assert_eq!(exit.how, How::Ended(Reason::Cancelled(CancelReason::Requested)));
     assert_eq!(notes.text(), ["up", "last words"]);

@@ -312,10 +312,10 @@ fn the_processes_of_earlier_attempts_reach_the_next(scene: &Scene<'_>) {
     assert_eq!(scene.attempt(&first.lease).process.as_ref(), Some(&one), "with the one that ends it");
     scene.lose_all();
     let second = scene.claim();
-    assert_eq!(second.earlier_processes, [one.clone()]);
+    assert_eq!(second.earlier_processes, std::slice::from_ref(&one));
     scene.lose_all();
     let third = scene.claim();
-    assert_eq!(third.earlier_processes, [one.clone()], "the second had none");
+    assert_eq!(third.earlier_processes, std::slice::from_ref(&one), "the second had none");
     let other = started(&third.lease, 20);
     scene.finish(&third.lease, &retry());
     assert_eq!(scene.claim().earlier_processes, [one, other], "however they ended");

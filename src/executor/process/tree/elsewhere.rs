@@ -165,6 +165,8 @@ fn input(bytes: &[u8]) -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::event::PollFlags;
+
     use super::*;
 
     const TIMES: Times = Times { grace: Duration::from_millis(100), limit: Duration::from_secs(60) };
@@ -185,8 +187,12 @@ mod tests {
     #[test]
     fn it_reads_its_input_and_says_how_it_ended() {
         let mut tree = shell("cat; exit 3", b"hello");
+        assert_ne!(tree.process("a boot").pid, 0);
         assert_eq!(said(&mut tree), "hello");
+        rustix::event::poll(&mut [rustix::event::PollFd::new(&tree.reports(), PollFlags::IN)], None).unwrap();
         assert_eq!((tree.hear(), tree.hear()), (Word::Exited(3 << 8), Word::Gone));
+        tree.take_in();
+        assert!(tree.stderr.is_some());
     }
 
     #[test]

@@ -100,7 +100,7 @@ impl Line {
 /// The command as the standard library starts it, without its input and outputs.
 fn command(wanted: &ChildCommand) -> Command {
     let mut command = Command::new(&wanted.program);
-    command.args(&wanted.arguments).env_clear().envs(wanted.environment.of(std::env::vars_os()));
+    command.args(&wanted.arguments).env_clear().envs(wanted.environment.out_of(std::env::vars_os()));
     if let Some(directory) = &wanted.directory {
         command.current_dir(directory);
     }

@@ -367,6 +367,7 @@ fn proc_knows_us() -> bool {
     buffer.iter().take(length).fold(0, digit) == unsafe { libc::getpid() }
 }
 
+#[expect(clippy::useless_conversion, reason = "they are narrower on other machines")]
 fn now_ms() -> i64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: a system call that writes to a local.

@@ -1,0 +1,134 @@
+//! What went wrong, and what follows: the table of [`kinds`](crate::executor::kinds) as code.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+
+use crate::executor::{ExecuteError, Then, WorkResult, kinds};
+
+/// What went wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::executor) enum Trouble {
+    RateLimited {
+        pause: Option<Duration>,
+    },
+    Quota {
+        resets_at: Option<DateTime<Utc>>,
+    },
+    Overloaded,
+    ServerError,
+    Connection,
+    Authentication,
+    InvalidRequest,
+    ModelNotFound,
+    MaxTurns,
+    Budget,
+    MaxTokens,
+    Refused,
+    NoStructuredOutput,
+    BadStructuredOutput,
+    /// The unit itself names a session that is not there.
+    NamedSessionNotFound,
+    /// The session of an earlier attempt is not there.
+    OwnSessionNotFound,
+    InvalidArguments,
+    Agent,
+    Interrupted,
+    NoResult,
+    Killed,
+    Silent,
+    NeverSpoke,
+    TimedOut,
+    Cancelled,
+}
+
+impl Trouble {
+    /// The name under which it is stored.
+    pub(in crate::executor) fn kind(self) -> &'static str {
+        match self {
+            Trouble::RateLimited { .. } => kinds::RATE_LIMITED,
+            Trouble::Quota { .. } => kinds::QUOTA,
+            Trouble::Overloaded => kinds::OVERLOADED,
+            Trouble::ServerError => kinds::SERVER_ERROR,
+            Trouble::Connection => kinds::CONNECTION,
+            Trouble::Authentication => kinds::AUTHENTICATION,
+            Trouble::InvalidRequest => kinds::INVALID_REQUEST,
+            Trouble::ModelNotFound => kinds::MODEL_NOT_FOUND,
+            Trouble::MaxTurns => kinds::MAX_TURNS,
+            Trouble::Budget => kinds::BUDGET,
+            Trouble::MaxTokens => kinds::MAX_TOKENS,
+            Trouble::Refused => kinds::REFUSED,
+            Trouble::NoStructuredOutput => kinds::NO_STRUCTURED_OUTPUT,
+            Trouble::BadStructuredOutput => kinds::BAD_STRUCTURED_OUTPUT,
+            Trouble::NamedSessionNotFound | Trouble::OwnSessionNotFound => kinds::SESSION_NOT_FOUND,
+            Trouble::InvalidArguments => kinds::INVALID_ARGUMENTS,
+            Trouble::Agent => kinds::AGENT,
+            Trouble::Interrupted => kinds::INTERRUPTED,
+            Trouble::NoResult => kinds::NO_RESULT,
+            Trouble::Killed => kinds::KILLED,
+            Trouble::Silent => kinds::SILENT,
+            Trouble::NeverSpoke => kinds::NEVER_SPOKE,
+            Trouble::TimedOut => kinds::TIMED_OUT,
+            Trouble::Cancelled => kinds::CANCELLED,
+        }
+    }
+
+    /// What follows.
+    pub(in crate::executor) fn then(self) -> Then {
+        match self {
+            Trouble::RateLimited { pause: Some(pause) } => Then::RetryAfter(pause),
+            Trouble::RateLimited { pause: None }
+            | Trouble::Overloaded
+            | Trouble::ServerError
+            | Trouble::Connection
+            | Trouble::NoStructuredOutput
+            | Trouble::OwnSessionNotFound
+            | Trouble::Agent
+            | Trouble::Interrupted
+            | Trouble::NoResult
+            | Trouble::Killed
+            | Trouble::Silent
+            | Trouble::NeverSpoke
+            | Trouble::TimedOut
+            | Trouble::Cancelled => Then::Retry,
+            Trouble::Quota { resets_at } => Then::Hold { until: resets_at },
+            Trouble::Authentication => Then::Hold { until: None },
+            Trouble::InvalidRequest
+            | Trouble::ModelNotFound
+            | Trouble::MaxTurns
+            | Trouble::Budget
+            | Trouble::MaxTokens
+            | Trouble::Refused
+            | Trouble::BadStructuredOutput
+            | Trouble::NamedSessionNotFound
+            | Trouble::InvalidArguments => Then::GiveUp,
+        }
+    }
+
+    /// The error for the pool, with what came out of the attempt all the same.
+    pub(in crate::executor) fn error(self, message: impl Into<String>, result: WorkResult) -> ExecuteError {
+        let error = match self.then() {
+            Then::RetryAfter(pause) => ExecuteError::retry_after(pause, message),
+            Then::GiveUp => ExecuteError::give_up(message),
+            Then::Hold { until: Some(time) } => ExecuteError::hold_until(time, message),
+            Then::Hold { until: None } => ExecuteError::hold(message),
+            Then::Retry | Then::Replace => ExecuteError::retry(message),
+        };
+        error.kind(self.kind()).result(result)
+    }
+}
+
+/// What the status of a provider's answer means; `None` if it means nothing in particular.
+pub(in crate::executor) fn by_status(status: u64) -> Option<Trouble> {
+    match status {
+        401 | 403 => Some(Trouble::Authentication),
+        402 => Some(Trouble::Quota { resets_at: None }),
+        404 => Some(Trouble::ModelNotFound),
+        408 => Some(Trouble::Connection),
+        429 => Some(Trouble::RateLimited { pause: None }),
+        529 => Some(Trouble::Overloaded),
+        400..500 => Some(Trouble::InvalidRequest),
+        500..600 => Some(Trouble::ServerError),
+        _ => None,
+    }
+}
