@@ -14,6 +14,7 @@ use super::execution::Execution;
 use super::ledger::Left;
 use super::open_unit::OpenUnit;
 use super::ready::Stop;
+use super::reporter::Report;
 use super::stats::PoolPhase;
 use super::timers::Alarm;
 use super::{claimer, panics, slot, start, supervisor};
@@ -22,7 +23,7 @@ use crate::clock::milliseconds;
 use crate::error::RepositoryError;
 use crate::executor::CancelReason;
 use crate::lease::{Held, OwnerId};
-use crate::repository::PAGE_LIMIT;
+use crate::repository::{PAGE_LIMIT, Swept};
 use crate::sync::thread::JoinHandle;
 use crate::unit::{Change, UnitKey, UnitStatus};
 
@@ -257,14 +258,21 @@ pub(super) fn sweep(core: &Core) {
             let ended = swept.iter().filter(|swept| swept.job_id == core.job.id && swept.status.is_terminal());
             let (waited, executed): (Vec<_>, Vec<_>) = ended.partition(|swept| swept.change == Change::QueueTimeout);
             for swept in executed {
-                let after = AttemptKey { unit: swept.unit, number: u32::MAX };
-                claimer::ended(core, after, swept.status, None);
+                tell_swept(core, swept);
             }
             // Another pool may know a unit that waits, and only one had it.
             claimer::look_for(core, waited.into_iter().map(|swept| swept.unit));
         }
         Ok(_) => {}
         Err(error) => log::warn!("{}: leases of the dead were not taken back: {error}", core.job.id),
+    }
+}
+
+/// A unit ended because whoever executed it is gone. Nobody else can tell, so it is told here, be it this pool's or not.
+fn tell_swept(core: &Core, swept: &Swept) {
+    let after = AttemptKey { unit: swept.unit, number: u32::MAX };
+    if !claimer::ended(core, after, swept.status, None) {
+        core.report(Report::Swept { unit_id: swept.unit_id.clone(), status: swept.status });
     }
 }
 

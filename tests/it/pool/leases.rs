@@ -163,6 +163,39 @@ fn leases_are_renewed_while_the_end_of_an_attempt_cannot_be_stored() {
 }
 
 #[test]
+fn the_end_of_a_unit_that_a_sweep_brings_about_is_told_once_by_whoever_sweeps() {
+    // 003-F23, 003-F62. Nobody else can: those who executed them are dead.
+    let world = World::new();
+    let by = By::new("a person", "not wanted");
+    let process = Process::this(&world.clock.boot_id());
+    let dead = NewOwner::new(Process { start_ticks: process.start_ticks - 1, ..process }, "dead");
+    let dead = world.repository.register_owner(&dead).unwrap();
+    for (id, number) in [("poison", 1), ("unwanted", 2), ("good", 3)] {
+        let unit = NewUnit::new(id).prompt("go").max_retries(if number == 3 { 3 } else { 0 });
+        let slot = Slot::new(WorkerId::new(format!("w{number}")).unwrap());
+        let claimant = Claimant::new(dead, Duration::from_secs(3_600));
+        world.repository.submit(world.job, &unit, &claimant, &slot).unwrap();
+    }
+    world.repository.cancel(world.job, "unwanted", &by).unwrap();
+
+    let (part, stage) = stage();
+    let (builder, outcomes) = tells_outcomes(world.pool(part), &world);
+    let pool = builder.up();
+    let mut told = [next(&outcomes), next(&outcomes)];
+    told.sort();
+    assert_eq!(told, ["cancelled unwanted: CANCELLED", "failed poison: FAILED"]);
+    let (other, _stage) = world.staged(1);
+    pool.submit_work_unit(NewUnit::new("good"), "go").unwrap();
+    stage.next().succeed("done");
+    assert_eq!(next(&outcomes), "complete good: COMPLETED");
+    world.clock.advance(2 * HEARTBEAT);
+    assert_quiet(&outcomes);
+    other.stop(Stop::Drain).unwrap();
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean_after_crashes();
+}
+
+#[test]
 fn a_pool_that_was_ended_by_others_stops_instead_of_waiting_for_ever() {
     // 003-F65. It can claim nothing any more, and whoever waits for its units would wait in vain.
     let world = World::new();
