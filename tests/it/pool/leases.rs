@@ -216,3 +216,41 @@ fn a_pool_that_was_ended_by_others_stops_instead_of_waiting_for_ever() {
     assert_eq!((world.status("a"), world.status("b")), (UnitStatus::Pending, UnitStatus::Pending));
     world.assert_clean_after_crashes();
 }
+
+#[test]
+fn a_unit_that_was_swept_is_told_once_also_if_its_owner_comes_back() {
+    // 003-F32, 003-F34. It was its last attempt, and whoever had it is only slow.
+    let world = World::new();
+    let (part, slow) = stage();
+    let (faulty, builder) = world.faulty_pool(part);
+    let (builder, told_by_slow) = tells_outcomes(builder.max_workers(1), &world);
+    let slow_pool = builder.lease(Duration::from_secs(60)).heartbeat(HEARTBEAT).up();
+    let handle = slow_pool.submit_work_unit(NewUnit::new("a").max_retries(0), "go").unwrap();
+    let call = slow.next();
+    let renewals = Gate::closed();
+    faulty.on(Verb::Renew, Fault::Gate(renewals.clone()));
+
+    let (part, _stage) = stage();
+    let (builder, told_by_other) = tells_outcomes(world.pool(part).max_workers(1), &world);
+    let other = builder.lease(Duration::from_secs(60)).heartbeat(HEARTBEAT).up();
+    let owner = world.repository.owners().unwrap()[1].id;
+    for _ in 0..4 {
+        world.clock.advance(HEARTBEAT);
+        let renewed_at =
+            || world.repository.owners().unwrap().iter().find(|found| found.id == owner).unwrap().heartbeat_at;
+        until(|| renewed_at() == world.clock.now().wall);
+    }
+    assert_eq!(next(&told_by_other), "failed a: FAILED");
+    renewals.open();
+    assert_eq!(call.asked(), CancelReason::LeaseLost);
+    call.succeed("too late");
+    assert!(matches!(handle.wait(), Err(WaitError::Lost)));
+    for pool in [slow_pool, other] {
+        pool.stop(Stop::Drain).unwrap();
+    }
+    assert_quiet(&told_by_slow);
+    assert_quiet(&told_by_other);
+    let late = world.repository.attempt_result(world.attempt_key("a", 1)).unwrap().late_result.unwrap();
+    assert_eq!(late.json().unwrap()["output"], "too late");
+    world.assert_clean();
+}
