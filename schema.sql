@@ -38,6 +38,7 @@ CREATE TABLE owners (
     registered_at     INTEGER NOT NULL,
     heartbeat_at      INTEGER NOT NULL,   -- when it last renewed its leases
     heartbeat_boot_ms INTEGER NOT NULL,   -- the same moment by the other clock: so its leases can be told by the calendar
+    lease_ms          INTEGER NOT NULL,   -- how long its leases last: silent for longer, nobody need wait for it
     ended_at          INTEGER
 ) STRICT;
 

@@ -177,12 +177,22 @@ mod armed {
                 }
             }
             Action::Stop => {
-                // Likewise: the stop reaches this thread while it sleeps, and the sleep ends after SIGCONT.
-                const UNTIL_STOPPED: Duration = Duration::from_millis(50);
                 kill_process(getpid(), Signal::STOP).expect("a process may signal itself");
-                std::thread::sleep(UNTIL_STOPPED);
+                // Likewise, and on a busy machine much later: this thread does not go on before the whole process is stopped.
+                while is_stop_pending() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
             }
         }
+    }
+
+    /// Whether no thread has taken the signal yet that stops all of them. Whoever learns that one has is stopped on the way
+    /// back from reading it.
+    fn is_stop_pending() -> bool {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
+        let pending = pending.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        pending.is_some_and(|mask| mask & 1 << (Signal::STOP.as_raw() - 1) != 0)
     }
 
     fn traps() -> MutexGuard<'static, Vec<Trap>> {

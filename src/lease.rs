@@ -6,6 +6,7 @@
 //! The time only says when others may stop waiting for it.
 
 use std::fmt;
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -38,12 +39,21 @@ pub struct NewOwner {
     pub instance: String,
     /// What people call it.
     pub label: String,
+    /// How long its leases last. If it is silent for longer, nobody need wait for it.
+    pub lease: Duration,
 }
 
 impl NewOwner {
-    /// A fresh owner in a process.
+    /// A fresh owner in a process, whose leases last a minute.
     pub fn new(process: Process, label: impl Into<String>) -> NewOwner {
-        NewOwner { process, instance: uuid::Uuid::new_v4().to_string(), label: label.into() }
+        let instance = uuid::Uuid::new_v4().to_string();
+        NewOwner { process, instance, label: label.into(), lease: Duration::from_secs(60) }
+    }
+
+    /// Says how long its leases last (a minute).
+    pub fn lease(mut self, lease: Duration) -> NewOwner {
+        self.lease = lease;
+        self
     }
 }
 
@@ -63,6 +73,8 @@ pub struct Owner {
     pub registered_at: DateTime<Utc>,
     /// When it last renewed its leases.
     pub heartbeat_at: DateTime<Utc>,
+    /// How long its leases last, as it said last.
+    pub lease: Duration,
     /// When it left, or was found dead.
     pub ended_at: Option<DateTime<Utc>>,
 }

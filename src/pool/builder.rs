@@ -408,7 +408,8 @@ impl WorkPoolBuilder {
     }
 
     /// Called when a unit is FAILED for good, which the database says by then (nothing). It runs on the worker's thread, or on
-    /// one of the pool's own if no worker had the unit, such as when it waited too long.
+    /// one of the pool's own if no worker had the unit, such as when it waited too long. It also tells of units of the job that
+    /// another process had, if that died and this pool's sweep ended them.
     pub fn on_unit_failed(mut self, callback: impl Fn(&WorkUnit, &Failure) + Send + Sync + 'static) -> Self {
         self.callbacks.failed = Some(Box::new(callback));
         self

@@ -15,7 +15,7 @@ use super::reporter::Report;
 use super::stats::PoolPhase;
 use super::timers::due_ms;
 use super::{homes, inside, panics, pull, scheduler, slot, stopping};
-use crate::attempt::{AttemptKey, FailureKind};
+use crate::attempt::{AttemptKey, FailureKind, Outcome};
 use crate::error::RepositoryError;
 use crate::lease::{Claim, Lease};
 use crate::repository::{ClaimRequest, Scope};
@@ -270,13 +270,13 @@ fn waits_no_more(core: &Core, stored: &WorkUnit, arrivals: u64) {
 }
 
 /// Whether this pool had a unit when it ended, and so nobody else tells: it waited for this pool, or was ended by an attempt of its own
-/// that could not be closed at first.
+/// that could not be closed at first. What was taken from it and ended then, whoever took it has told.
 fn was_ours(core: &Core, stored: &WorkUnit) -> bool {
     if stored.accepted_by.is_some() || core.ready.is_later(stored.key, stored.attempt_count) {
         return core.has_accepted(stored);
     }
     let attempts = core.repository().attempts(stored.key).unwrap_or_default();
-    attempts.last().is_some_and(|last| last.owner == core.owner())
+    attempts.last().is_some_and(|last| last.owner == core.owner() && last.outcome != Some(Outcome::Lost))
 }
 
 /// There is no such unit any more.
@@ -284,9 +284,9 @@ fn is_gone(core: &Core, key: UnitKey) {
     ended(core, AttemptKey { unit: key, number: u32::MAX }, UnitStatus::Cancelled, None);
 }
 
-/// A unit ended without a worker, in a failure of this kind if in one: the reporter tells, if it was this pool's.
-pub(super) fn ended(core: &Core, after: AttemptKey, status: UnitStatus, kind: Option<&FailureKind>) {
-    if let Some(unit) = core.ready.unit_ends(after, status, kind) {
-        core.reports.put(Report::Ended { key: after.unit, unit, status });
-    }
+/// A unit ended without a worker, in a failure of this kind if in one: the reporter tells, if it was this pool's. Says whether it was.
+pub(super) fn ended(core: &Core, after: AttemptKey, status: UnitStatus, kind: Option<&FailureKind>) -> bool {
+    let Some(unit) = core.ready.unit_ends(after, status, kind) else { return false };
+    core.reports.put(Report::Ended { key: after.unit, unit, status });
+    true
 }

@@ -24,7 +24,7 @@ use super::runtime::WorkerRuntime;
 use super::scheduler::{self, Scheduler};
 use super::stats::Summary;
 use super::timers::due_ms;
-use super::{claimer, homes, inside, slot};
+use super::{claimer, homes, inside, panics, slot};
 use crate::attempt::{AttemptReport, Provenance};
 use crate::clock::{Clock, milliseconds};
 use crate::error::RepositoryError;
@@ -33,7 +33,7 @@ use crate::job::Job;
 use crate::lease::{Claim, OwnerId};
 use crate::repository::{Claimant, Repository, Slot};
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use crate::unit::{NewUnit, UnitStatus, WorkUnit};
 
 /// How many units are kept that could not be given back.
@@ -57,6 +57,9 @@ pub(super) struct Core {
     pub(super) registry: Registry,
     pub(super) ready: Ready,
     pub(super) heartbeat: Nudge,
+    /// When the last renewal that succeeded was asked for. Every lease of the pool lasts from then on at least: it was renewed then, or
+    /// granted later.
+    renewed_at_ms: AtomicI64,
     /// Outcomes for the reporter. At most as many wait as the pool has open units, and a few for each worker.
     pub(super) reports: Mailbox<Report>,
     owner: OnceLock<OwnerId>,
@@ -66,6 +69,8 @@ pub(super) struct Core {
     /// Ends of attempts that could not be stored, to be tried again: of each place one, and some of units that no worker took. Of those
     /// what does not fit is executed again.
     unstored: Mutex<Vec<(Arc<Execution>, AttemptReport)>>,
+    /// Whether a thread does what could not be done before.
+    is_catching_up: AtomicBool,
     is_ending: AtomicBool,
     /// Whether it hears of units that are queued for anybody.
     is_listening: AtomicBool,
@@ -111,11 +116,13 @@ impl Core {
                 milliseconds(parts.settings.affinity_ttl),
             ),
             heartbeat: Nudge::new(),
+            renewed_at_ms: AtomicI64::new(i64::MIN),
             reports: Mailbox::new(),
             owner: OnceLock::new(),
             runs: AtomicU64::new(0),
             doubts: Mutex::default(),
             unstored: Mutex::default(),
+            is_catching_up: AtomicBool::new(false),
             is_ending: AtomicBool::new(false),
             is_listening: AtomicBool::new(false),
             started: OnceLock::new(),
@@ -177,6 +184,16 @@ impl Core {
     /// Whether a unit waits for this pool, or did when it ended.
     pub(super) fn has_accepted(&self, unit: &WorkUnit) -> bool {
         unit.accepted_by.is_some() && unit.accepted_by == self.owner.get().copied()
+    }
+
+    /// All leases were renewed, which was asked for at this time.
+    pub(super) fn note_renewed(&self, asked_at_ms: i64) {
+        self.renewed_at_ms.store(asked_at_ms, Ordering::Release);
+    }
+
+    /// When the last renewal that succeeded was asked for.
+    pub(super) fn renewed_at_ms(&self) -> i64 {
+        self.renewed_at_ms.load(Ordering::Acquire)
     }
 
     /// A fresh claimant, whose units begin as they are claimed.
@@ -336,6 +353,22 @@ impl Core {
         if unstored.len() < UNSTORED_LIMIT {
             unstored.push((Arc::clone(execution), AttemptReport::cancelled()));
         }
+    }
+
+    /// Whether there is something to [catch up](Core::catch_up) with that nobody is at; whoever is told so is to do it.
+    pub(super) fn begin_catching_up(&self) -> bool {
+        let has_doubts = !self.doubts.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
+        let has_unstored = !self.unstored.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
+        (has_doubts || has_unstored) && !self.is_catching_up.swap(true, Ordering::AcqRel)
+    }
+
+    /// Does what could not be done before because the storage failed.
+    pub(super) fn catch_up(&self) {
+        panics::contain("catching up", || {
+            self.resolve_doubts();
+            self.store_unstored();
+        });
+        self.is_catching_up.store(false, Ordering::Release);
     }
 
     /// Tries again to store what could not be stored, and keeps what still cannot.

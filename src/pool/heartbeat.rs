@@ -1,7 +1,8 @@
 //! The heartbeat: renews all leases of the pool in one statement, and learns from it what was lost and what is to be cancelled.
 //!
 //! With each beat it also looks which of the units that wait here do not wait any more, because somebody else cancelled them or has them.
-//! If it cannot renew in time it stops the pool's executions itself, before anybody else may begin the same units.
+//! If it cannot renew in time it stops the pool's executions itself, before anybody else may begin the same units; and if it does not
+//! come back from renewing, the supervisor does ([`Leases`]).
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -13,14 +14,17 @@ use super::execution::Execution;
 use super::ledger::Left;
 use super::open_unit::OpenUnit;
 use super::ready::Stop;
+use super::reporter::Report;
 use super::stats::PoolPhase;
-use super::{claimer, panics, slot, supervisor};
+use super::timers::Alarm;
+use super::{claimer, panics, slot, start, supervisor};
 use crate::attempt::AttemptKey;
 use crate::clock::milliseconds;
 use crate::error::RepositoryError;
 use crate::executor::CancelReason;
 use crate::lease::{Held, OwnerId};
-use crate::repository::PAGE_LIMIT;
+use crate::repository::{PAGE_LIMIT, Swept};
+use crate::sync::thread::JoinHandle;
 use crate::unit::{Change, UnitKey, UnitStatus};
 
 /// How often a unit is looked at that another process executes and somebody here waits for.
@@ -40,27 +44,30 @@ pub(super) fn serve(core: &Arc<Core>, mut beat: Beat) {
             core.heartbeat.wait(Some(supervisor::until(core, next_ms)));
         }
     }
+    supervisor::join(beat.catching_up);
     stop_watching(core);
 }
 
 /// When the heart beat last, and when it beats next.
 #[derive(Debug)]
 pub(super) struct Beat {
-    /// When the last renewal that succeeded was asked for.
-    renewed_at_ms: i64,
     next_ms: i64,
     watch_ms: i64,
     /// Whether the records say that the pool stops.
     has_told_of_stop: bool,
     /// What waited here at the last beat and was not looked at since.
     unseen: BTreeSet<UnitKey>,
+    /// The thread that does what could not be done before.
+    catching_up: Option<JoinHandle<()>>,
 }
 
 impl Beat {
     /// The pool has registered just now, and holds nothing yet.
     pub(super) fn first(core: &Core) -> Beat {
+        core.note_renewed(core.now_ms());
+        core.ready.set_alarm(Leases::last_moment_ms(core), Alarm::Leases);
         let next_ms = core.in_ms(core.settings.heartbeat);
-        Beat { renewed_at_ms: core.now_ms(), next_ms, watch_ms: 0, has_told_of_stop: false, unseen: BTreeSet::new() }
+        Beat { next_ms, watch_ms: 0, has_told_of_stop: false, unseen: BTreeSet::new(), catching_up: None }
     }
 
     /// Does whatever is due.
@@ -75,10 +82,9 @@ impl Beat {
         }
         if now_ms >= self.next_ms {
             self.next_ms = core.in_ms(core.settings.heartbeat);
-            self.renew(core);
-            core.resolve_doubts();
-            core.store_unstored();
-            if self.is_fresh(core) {
+            renew(core);
+            self.catch_up(core);
+            if is_fresh(core) {
                 sweep(core);
             }
             self.unseen = core.ready.waiting().into_iter().collect();
@@ -86,8 +92,8 @@ impl Beat {
         self.look_at_waiting(core);
         if core.ready.take_sweep_due() {
             // Should the machine have slept meanwhile, a sweep would take the pool's own leases for lost.
-            self.renew(core);
-            if self.is_fresh(core) {
+            renew(core);
+            if is_fresh(core) {
                 sweep(core);
             }
             // What is left was failed by somebody else's sweep, or by one of ours whose answer was lost.
@@ -98,6 +104,21 @@ impl Beat {
         if now_ms >= self.watch_ms {
             self.watch_ms = core.in_ms(WATCH_EVERY);
             look_at_watched(core);
+        }
+    }
+
+    /// Does what could not be done before, on a thread of its own: if the storage fails it may take as long as a lease.
+    fn catch_up(&mut self, core: &Arc<Core>) {
+        if !core.begin_catching_up() {
+            return;
+        }
+        supervisor::join(self.catching_up.take());
+        match start::spawn(core, "workcrew-catching-up", |core| core.catch_up()) {
+            Ok(thread) => self.catching_up = Some(thread),
+            Err(error) => {
+                log::error!("{}: no thread to store what could not be stored: {error}", core.job.id);
+                core.catch_up();
+            }
         }
     }
 
@@ -115,37 +136,86 @@ impl Beat {
             Err(error) => log::warn!("{}: what waits could not be looked at: {error}", core.job.id),
         }
     }
+}
 
-    /// Whether the pool's own leases are good. If the machine slept since they were renewed, a sweep would take them for lost.
-    fn is_fresh(&self, core: &Core) -> bool {
-        let lease_ms = milliseconds(core.settings.lease);
-        core.now_ms() < self.renewed_at_ms.saturating_add(lease_ms / 2)
-    }
+/// Whether the pool's own leases are good. If the machine slept since they were renewed, a sweep would take them for lost.
+fn is_fresh(core: &Core) -> bool {
+    core.now_ms() < core.renewed_at_ms().saturating_add(milliseconds(core.settings.lease) / 2)
+}
 
-    fn renew(&mut self, core: &Arc<Core>) {
-        let asked_at_ms = core.now_ms();
-        match core.repository().renew(core.owner(), core.settings.lease) {
-            Ok(held) => {
-                self.renewed_at_ms = asked_at_ms;
-                compare(core, &held, asked_at_ms);
-            }
-            Err(RepositoryError::Gone { path }) => {
-                log::error!("{}: the database at {path} is gone, the pool stops", core.job.id);
-                super::stopping::begin_stop(core, Stop::Now, "its database is gone");
-            }
-            Err(error) => {
-                log::warn!("{}: leases were not renewed: {error}", core.job.id);
-                let lease_ms = milliseconds(core.settings.lease);
-                let margin_ms = milliseconds(core.settings.heartbeat);
-                let is_last_chance = error.is_rejection() || core.now_ms() + margin_ms >= self.renewed_at_ms + lease_ms;
-                if is_last_chance {
-                    for (cell, execution) in executing(core) {
-                        execution.forsake();
-                        supervisor::ask_to_stop(core, &cell, &execution, CancelReason::LeaseLost);
-                    }
-                }
+fn renew(core: &Arc<Core>) {
+    let asked_at_ms = core.now_ms();
+    match core.repository().renew(core.owner(), core.settings.lease) {
+        Ok(held) => {
+            core.note_renewed(asked_at_ms);
+            compare(core, &held, asked_at_ms);
+        }
+        Err(RepositoryError::Gone { path }) => {
+            log::error!("{}: the database at {path} is gone, the pool stops", core.job.id);
+            super::stopping::begin_stop(core, Stop::Now, "its database is gone");
+        }
+        Err(error @ RepositoryError::UnknownOwner(_)) => {
+            // Others have taken it for dead. Nothing is its own any more, and nothing can become so.
+            log::error!("{}: the pool was ended by others and stops: {error}", core.job.id);
+            let_go_of_all(core);
+            let grace = core.settings.kill_grace;
+            super::stopping::begin_stop(core, Stop::Cancel { grace }, "others have ended it");
+        }
+        Err(error) => {
+            log::warn!("{}: leases were not renewed: {error}", core.job.id);
+            let (lease_ms, beat_ms) = (milliseconds(core.settings.lease), milliseconds(core.settings.heartbeat));
+            let was_last_chance = core.now_ms() + beat_ms >= core.renewed_at_ms().saturating_add(lease_ms);
+            if error.is_rejection() || was_last_chance {
+                let_go_of_all(core);
             }
         }
+    }
+}
+
+/// Asks everything to stop that is executed: the storage is lost, and with it the right to go on.
+fn let_go_of_all(core: &Core) {
+    for (cell, execution) in executing(core) {
+        execution.forsake();
+        supervisor::ask_to_stop(core, &cell, &execution, CancelReason::LeaseLost);
+    }
+}
+
+/// Sees to it that nothing is executed any more when the leases end, should a renewal neither succeed nor fail: it may wait for a file that
+/// somebody has locked, or for a disk, and then begin to be refused when another has the units.
+#[derive(Debug, Default)]
+pub(super) struct Leases {
+    /// The last renewal at the time when the last moment was found to have passed long ago.
+    overslept: Option<i64>,
+}
+
+impl Leases {
+    /// When it is too late to wait for a renewal: half a heartbeat before the leases end, but never before the second one was tried.
+    fn last_moment_ms(core: &Core) -> i64 {
+        core.renewed_at_ms().saturating_add(milliseconds(core.settings.lease)).saturating_sub(Leases::margin_ms(core))
+    }
+
+    fn margin_ms(core: &Core) -> i64 {
+        let (lease_ms, beat_ms) = (milliseconds(core.settings.lease), milliseconds(core.settings.heartbeat));
+        (beat_ms.min(lease_ms.saturating_sub(beat_ms.saturating_mul(2))) / 2).max(1)
+    }
+
+    /// The last moment has come, unless the leases were renewed meanwhile.
+    pub(super) fn are_about_to_end(&mut self, core: &Core) {
+        let (now_ms, last_moment_ms) = (core.now_ms(), Leases::last_moment_ms(core));
+        if now_ms < last_moment_ms {
+            core.ready.set_alarm(last_moment_ms, Alarm::Leases);
+            return;
+        }
+        let renewed_at_ms = core.renewed_at_ms();
+        // The machine or the process slept: what could be taken away is, and only the repository knows. It is about to be asked.
+        let has_overslept = now_ms >= last_moment_ms.saturating_add(Leases::margin_ms(core));
+        if has_overslept && self.overslept.replace(renewed_at_ms) != Some(renewed_at_ms) {
+            core.heartbeat.wake();
+        } else {
+            log::warn!("{}: leases were not renewed in time", core.job.id);
+            let_go_of_all(core);
+        }
+        core.ready.set_alarm(core.in_ms(core.settings.heartbeat / 2), Alarm::Leases);
     }
 }
 
@@ -188,14 +258,21 @@ pub(super) fn sweep(core: &Core) {
             let ended = swept.iter().filter(|swept| swept.job_id == core.job.id && swept.status.is_terminal());
             let (waited, executed): (Vec<_>, Vec<_>) = ended.partition(|swept| swept.change == Change::QueueTimeout);
             for swept in executed {
-                let after = AttemptKey { unit: swept.unit, number: u32::MAX };
-                claimer::ended(core, after, swept.status, None);
+                tell_swept(core, swept);
             }
             // Another pool may know a unit that waits, and only one had it.
             claimer::look_for(core, waited.into_iter().map(|swept| swept.unit));
         }
         Ok(_) => {}
         Err(error) => log::warn!("{}: leases of the dead were not taken back: {error}", core.job.id),
+    }
+}
+
+/// A unit ended because whoever executed it is gone. Nobody else can tell, so it is told here, be it this pool's or not.
+fn tell_swept(core: &Core, swept: &Swept) {
+    let after = AttemptKey { unit: swept.unit, number: u32::MAX };
+    if !claimer::ended(core, after, swept.status, None) {
+        core.report(Report::Swept { unit_id: swept.unit_id.clone(), status: swept.status });
     }
 }
 

@@ -21,6 +21,8 @@ use crate::worker::WorkerId;
 pub(super) enum Report {
     /// A unit ended while it waited.
     Ended { key: UnitKey, unit: Arc<OpenUnit>, status: UnitStatus },
+    /// A unit ended that nobody looked after any more.
+    Swept { unit_id: UnitId, status: UnitStatus },
     /// An execution did not return, and no thread may take its place.
     Close { cell: Arc<WorkerCell>, execution: Arc<Execution> },
     /// A worker did not come up in time.
@@ -53,9 +55,12 @@ pub(super) fn serve(core: &Core) {
 fn tell(core: &Core, report: Report) {
     match report {
         Report::Ended { key, unit, status } => {
-            panics::contain("the reporter", || tell_ended(core, &unit, status));
+            panics::contain("the reporter", || tell_ended(core, unit.id(), status));
             unit.leave(Left::Ended(status));
             core.ready.unit_closes(key, &unit);
+        }
+        Report::Swept { unit_id, status } => {
+            panics::contain("the reporter", || tell_ended(core, unit_id.as_str(), status));
         }
         Report::Close { cell, execution } => {
             if panics::contain("the reporter", || run::close_stuck(core, &cell, &execution)).is_none() {
@@ -79,17 +84,17 @@ fn tell(core: &Core, report: Report) {
     }
 }
 
-fn tell_ended(core: &Core, unit: &OpenUnit, status: UnitStatus) {
-    if let Ok(unit_id) = UnitId::new(unit.id()) {
+fn tell_ended(core: &Core, id: &str, status: UnitStatus) {
+    if let Ok(unit_id) = UnitId::new(id) {
         core.callbacks.tell_of(|| Event::UnitEnded { unit_id: &unit_id, status });
     }
     if !core.callbacks.wants(status) {
         return;
     }
-    match patiently(core, unit.id(), || core.repository().unit(core.job.id, unit.id())) {
+    match patiently(core, id, || core.repository().unit(core.job.id, id)) {
         Ok(stored) if stored.status == status => core.callbacks.unit_ended(&stored, &result_of(&stored)),
-        Ok(stored) => log::warn!("unit {}: no callback for {status}, it is {} by now", unit.id(), stored.status),
-        Err(error) => log::error!("unit {}: no callback, it could not be read: {error}", unit.id()),
+        Ok(stored) => log::warn!("unit {id}: no callback for {status}, it is {} by now", stored.status),
+        Err(error) => log::error!("unit {id}: no callback, it could not be read: {error}"),
     }
 }
 

@@ -17,7 +17,7 @@ use crate::sync::thread::{self, JoinHandle};
 
 /// Registers the pool and starts all its threads but the workers'. Returns the supervisor's.
 pub(super) fn start_threads(core: &Arc<Core>, hook: Option<Box<dyn InitHook>>) -> Result<JoinHandle<()>, StartError> {
-    let owner = NewOwner::new(Process::this(&core.clock.boot_id()), &core.settings.label);
+    let owner = NewOwner::new(Process::this(&core.clock.boot_id()), &core.settings.label).lease(core.settings.lease);
     let owner = core.repository().register_owner(&owner).or_else(|error| match error.is_passing() {
         true => core.repository().register_owner(&owner),
         false => Err(error),
@@ -74,7 +74,12 @@ fn start_hook(core: &Arc<Core>, hook: Option<Box<dyn InitHook>>) -> io::Result<O
     spawn(core, "workcrew-init", call).map(Some)
 }
 
-fn spawn(core: &Arc<Core>, name: &str, serve: impl FnOnce(&Arc<Core>) + Send + 'static) -> io::Result<JoinHandle<()>> {
+/// Starts a thread of the pool.
+pub(super) fn spawn(
+    core: &Arc<Core>,
+    name: &str,
+    serve: impl FnOnce(&Arc<Core>) + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
     let core = Arc::clone(core);
     thread::Builder::new().name(name.to_owned()).spawn(move || serve(&core))
 }

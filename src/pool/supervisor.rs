@@ -8,6 +8,7 @@ use super::capacity::WorkerNumber;
 use super::cell::WorkerCell;
 use super::core::Core;
 use super::execution::Execution;
+use super::heartbeat::Leases;
 use super::stopping::Stopping;
 use super::timers::Alarm;
 use super::{crew, homes, panics, slot};
@@ -32,10 +33,10 @@ pub(super) struct Helpers {
 
 /// The life of the supervisor's thread.
 pub(super) fn serve(core: &Arc<Core>, helpers: Helpers) {
-    let mut stopping = Stopping::default();
+    let (mut stopping, mut leases) = (Stopping::default(), Leases::default());
     loop {
         while let Some(alarm) = core.ready.pop_due(core.now_ms()) {
-            panics::contain("the supervisor", || ring(core, alarm, &mut stopping));
+            panics::contain("the supervisor", || ring(core, alarm, &mut stopping, &mut leases));
         }
         join(core.ready.ended_threads());
         homes::see_off(core);
@@ -55,7 +56,7 @@ pub(super) fn until(core: &Core, at_ms: i64) -> Duration {
     Duration::from_millis(left_ms).min(LONGEST_SLEEP)
 }
 
-fn ring(core: &Arc<Core>, alarm: Alarm, stopping: &mut Stopping) {
+fn ring(core: &Arc<Core>, alarm: Alarm, stopping: &mut Stopping, leases: &mut Leases) {
     match alarm {
         Alarm::Execution { worker, run } => time_is_up(core, worker, run),
         Alarm::Reservation(number) => core.ready.lapse(number),
@@ -72,6 +73,7 @@ fn ring(core: &Arc<Core>, alarm: Alarm, stopping: &mut Stopping) {
             }
         }
         Alarm::Look => core.ready.work_came(),
+        Alarm::Leases => leases.are_about_to_end(core),
         Alarm::HoldEnds => core.ready.resume(Some(core.now_ms())),
         Alarm::Startup { worker, start } => slot::late_start(core, worker, Some(start), CancelReason::TimedOut),
         // The crew is looked after in any case.

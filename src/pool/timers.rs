@@ -23,6 +23,8 @@ pub(super) enum Alarm {
     Poll,
     /// It is to be looked again for units that wait for anybody.
     Look,
+    /// Leases that were not renewed are about to end.
+    Leases,
     /// A hold ends by itself.
     HoldEnds,
     /// A worker that was started this way is to be up.

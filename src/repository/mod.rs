@@ -16,6 +16,9 @@
 //! [`Stale`](RepositoryError::Stale) and nothing of the unit changes. A stale `finish` adds its
 //! result and its charges to its own closed attempt, as a late report, and is `Stale` all the same.
 //!
+//! **A lease lasts** from when it is granted or renewed, not from when that was asked for: who renewed counts on all its leases since it
+//! asked, also on those whose claims the renewal has overtaken.
+//!
 //! **The fence grows** by one with every claim and with every expiry, and never otherwise.
 //!
 //! **Send it again.** After any error that is not a [rejection](RepositoryError::is_rejection) the
@@ -41,7 +44,7 @@
 //!
 //! **Acceptance.** A unit belongs to the owner that inserted it as accepted, submitted it or claimed it last, through
 //! retries and releases, until its attempt ends it or expires, it is requeued, or the owner ends or, while the unit waits,
-//! [lets it go](Repository::let_go). Only then may others claim it; but while it waits, to submit it by its name, or to
+//! [lets it go](Repository::let_go) or falls silent where nobody can see it. Only then may others claim it; but while it waits, to submit it by its name, or to
 //! insert it as accepted, takes it over. What ends while it waits, cancelled or by its queue timeout, keeps the name of the owner
 //! that had accepted it: this one tells of its end, and nobody else. A queue timeout runs only while a unit is accepted and was never claimed: since it
 //! was first inserted as accepted by its owner, and until anybody submits it.
@@ -356,6 +359,9 @@ pub trait Repository: Archive {
     /// First leases that ran out, or whose owner is provably dead or of another boot: the attempt is LOST. Then units
     /// whose queue timeout passed: FAILED. Owners that are dead or of another boot and hold nothing any
     /// more are ended as by [`end_owner`](Repository::end_owner).
+    ///
+    /// Of an owner in another pid namespace nobody can tell whether it lives. If it has not renewed for as long as its leases last, what
+    /// it accepted and that waits is for anybody, as by [`let_go`](Repository::let_go); after a day, if it holds nothing, it is ended.
     fn expire(&self, limit: usize) -> Result<Vec<Swept>>;
 
     /// Cancels a unit: at once if it waits, through its worker if it is being executed.

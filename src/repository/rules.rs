@@ -298,6 +298,31 @@ pub(crate) fn owner_loss(owner: &Owner, boot_id: &str) -> Option<Staleness> {
     }
 }
 
+/// How long nothing may be heard of an owner that cannot be seen before it is taken for dead.
+const LONGEST_SILENCE: Duration = Duration::from_secs(24 * 3_600);
+
+/// What the silence of an owner means of which nobody here can tell whether it lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Silence {
+    /// All its leases would have run out. What waits for it waits for anybody; should it only have been slow, it goes on.
+    BeyondLease,
+    /// It is taken for dead, once it holds nothing.
+    ForGood,
+}
+
+/// What it means that an owner renewed its leases last at this time of the machine; `None` if it is to be waited for.
+///
+/// Whoever can be seen to live is waited for, however long that takes.
+pub(crate) fn owner_silence(owner: &Owner, heartbeat_boot_ms: i64, boot_id: &str, now: Moment) -> Option<Silence> {
+    let silent_ms = now.boot_ms.saturating_sub(heartbeat_boot_ms);
+    let lease_ms = milliseconds(owner.lease);
+    if silent_ms < lease_ms || owner.ended_at.is_some() || owner.process.is_provably_alive(boot_id) {
+        return None;
+    }
+    let is_for_good = silent_ms >= lease_ms.max(milliseconds(LONGEST_SILENCE));
+    Some(if is_for_good { Silence::ForGood } else { Silence::BeyondLease })
+}
+
 /// Why a lease is to be taken back, if it is; `owner_loss` is what became of its owner.
 pub(crate) fn staleness(owner_loss: Option<Staleness>, until_ms: i64, now: Moment) -> Option<Staleness> {
     owner_loss.or((until_ms <= now.boot_ms).then_some(Staleness::RanOut))

@@ -15,7 +15,9 @@ use workcrew::audit::verify::Verify;
 use workcrew::chain::Hash;
 use workcrew::clock::{Clock, ManualClock, SystemClock};
 use workcrew::repository::sqlite::{OpenError, SqliteArchive, SqliteOptions};
-use workcrew::repository::{By, CancelAnswer, ClaimRequest, Claimant, Closed, Intake, Result, Scope, Slot, Submitted};
+use workcrew::repository::{
+    By, CancelAnswer, ClaimRequest, Claimant, Closed, Intake, LeaseView, Result, Scope, Slot, Submitted,
+};
 use workcrew::{
     Archive, AttemptReport, Beginning, JobId, Lease, Message, NewJob, NewOwner, NewUnit, OwnerId, Process, Repository,
     RepositoryError, SqliteRepository, UnitStatus, WorkerId,
@@ -321,6 +323,38 @@ fn a_heartbeat_that_arrives_while_the_file_is_locked_goes_first() {
     assert_eq!(cancelling.join().unwrap().unwrap(), CancelAnswer::Requested);
     bench.finish().unwrap();
     bench.assert_clean(&["running"]);
+}
+
+#[test]
+fn a_lease_lasts_from_when_it_is_granted_however_long_its_claim_waited_for_the_file() {
+    // 003-F31, 003-F35. Whoever renews meanwhile goes first, and counts from then on.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("batch.db");
+    let clock = ManualClock::new();
+    let repository = SqliteOptions::new().clock(clock.clone()).busy_timeout(WATCHDOG).open(&path).unwrap();
+    let bench = Bench::new(repository);
+    bench.insert("waits").unwrap();
+    let lock = Lock::on(&path);
+    let request = ClaimRequest::new(
+        bench.job,
+        Claimant::new(bench.owner, LEASE),
+        Scope::Pending,
+        vec![Slot::new(WorkerId::new("another").unwrap())],
+    );
+    let repository = bench.repository.clone();
+    let claiming = spawn_waiting(move || repository.claim(&request));
+    clock.advance(2 * LEASE);
+    let (repository, owner) = (bench.repository.clone(), bench.owner);
+    let renewing = spawn_waiting(move || repository.renew(owner, LEASE));
+    clock.advance(LEASE / 2);
+    drop(lock);
+    assert_eq!(renewing.join().unwrap().unwrap().len(), 1);
+    let claims = claiming.join().unwrap().unwrap();
+    let lease_ms = i64::try_from(LEASE.as_millis()).unwrap();
+    assert_eq!(claims[0].lease.until_ms, clock.now().boot_ms + lease_ms);
+    let left_ms = |lease: &LeaseView| lease.left_ms;
+    let left: Vec<i64> = bench.repository.leases(None, 0, 10).unwrap().items.iter().map(left_ms).collect();
+    assert_eq!(left, [lease_ms; 2]);
 }
 
 // ------------------------------------------------------------------------------------- a file that cannot be written

@@ -30,6 +30,8 @@ cases![
     what_an_owner_of_another_boot_holds_is_taken_back_at_once,
     an_owner_of_an_unknown_boot_is_given_the_benefit_of_the_doubt,
     a_dead_owner_ends_when_it_holds_nothing_any_more,
+    what_waits_for_an_owner_that_fell_silent_elsewhere_is_for_anybody,
+    an_owner_that_was_silent_for_a_day_elsewhere_has_ended,
 ];
 
 /// How a lease is lost; each leaves the unit in another status.
@@ -333,4 +335,60 @@ fn held_by(lease: &Lease, is_cancel_requested: bool) -> Held {
 
 fn unit_ids(swept: &[Swept]) -> Vec<String> {
     swept.iter().map(|swept| swept.unit_id.to_string()).collect()
+}
+
+/// An owner of which nobody here can tell whether it lives.
+fn owner_elsewhere(scene: &Scene<'_>) -> OwnerId {
+    let this = scene.this_process();
+    scene.owner_in(Process { pid_namespace: this.pid_namespace + 1, ..this })
+}
+
+fn accept_for(scene: &Scene<'_>, owner: OwnerId, id: &str) {
+    let unit = work(id).queue_timeout(1_000 * TTL);
+    let inserted = scene.repository.insert(scene.job, &[unit], Intake::AcceptedBy(owner));
+    assert_eq!(inserted.expect("it is registered").len(), 1);
+}
+
+fn what_waits_for_an_owner_that_fell_silent_elsewhere_is_for_anybody(scene: &Scene<'_>) {
+    // 003-F22, 003-F44: accepted is never lost, also if nobody can prove that its owner died.
+    let (elsewhere, here) = (owner_elsewhere(scene), scene.other_owner());
+    scene.repository.renew(elsewhere, 2 * TTL).expect("it is registered");
+    for owner in [elsewhere, here] {
+        accept_for(scene, owner, &owner.to_string());
+    }
+    let accepted_by = |owner: OwnerId| scene.unit(&owner.to_string()).accepted_by;
+    scene.advance(2 * TTL - SECOND);
+    assert_eq!(scene.expire(), []);
+    assert_eq!(accepted_by(elsewhere), Some(elsewhere), "its leases would still be good");
+    scene.advance(SECOND);
+    assert_eq!(scene.expire(), [], "nothing ends by it");
+    assert_eq!(accepted_by(elsewhere), None);
+    assert_eq!(accepted_by(here), Some(here), "this one lives, for everybody to see");
+    assert_eq!(scene.claim_as(scene.owner, Scope::Open, 9).len(), 1);
+    // It was only slow: it goes on, without what it had.
+    scene.repository.renew(elsewhere, TTL).expect("it has not ended");
+    let waiting = scene.repository.accepted(elsewhere, 0, 9).expect("it is registered");
+    assert_eq!(waiting.items, []);
+}
+
+fn an_owner_that_was_silent_for_a_day_elsewhere_has_ended(scene: &Scene<'_>) {
+    const DAY: Duration = Duration::from_secs(24 * 3_600);
+    let (elsewhere, holding) = (owner_elsewhere(scene), owner_elsewhere(scene));
+    let lease = scene.assign_to(holding, work("a"), &scene.slot()).lease;
+    scene.repository.renew(holding, 3 * DAY).expect("it is registered");
+    let has_ended = || -> Vec<bool> {
+        let owners = scene.repository.owners().expect("owners can be read");
+        owners.iter().map(|owner| owner.ended_at.is_some()).collect()
+    };
+    scene.advance(DAY - SECOND);
+    assert_eq!(scene.expire(), []);
+    assert_eq!(has_ended(), [false; 3]);
+    scene.advance(SECOND);
+    assert_eq!(scene.expire(), []);
+    assert_eq!(has_ended(), [false, true, false], "whoever holds a good lease is waited for");
+    assert_refused!(scene.repository.renew(elsewhere, TTL), RepositoryError::UnknownOwner(_));
+    scene.advance(2 * DAY);
+    assert_eq!(scene.expire().len(), 1);
+    assert_eq!(has_ended(), [false, true, true]);
+    assert_eq!(scene.attempt(&lease).outcome, Some(Outcome::Lost));
 }

@@ -90,10 +90,11 @@ impl MemoryRepository {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The store and the time, read once for the whole verb.
+    /// The store and the time, read once for the whole verb, when it is its turn.
     fn change<T>(&self, verb: impl FnOnce(&mut Store, Moment) -> T) -> T {
+        let mut store = self.store();
         let now = self.clock.now();
-        verb(&mut self.store(), now)
+        verb(&mut store, now)
     }
 }
 

@@ -26,6 +26,8 @@ pub(super) struct Store {
     pub(super) names: BTreeMap<(JobId, String), UnitKey>,
     pub(super) attempts: BTreeMap<AttemptKey, AttemptRecord>,
     pub(super) owners: BTreeMap<OwnerId, Owner>,
+    /// When each owner last renewed its leases, in milliseconds of the machine.
+    pub(super) heartbeats: BTreeMap<OwnerId, i64>,
     pub(super) workers: BTreeMap<(OwnerId, WorkerId), Worker>,
     pub(super) journal: Vec<JournalEntry>,
 }

@@ -12,7 +12,7 @@ use crate::attempt::{AttemptResult, Failure, FailureKind};
 use crate::clock::{Moment, whole_milliseconds};
 use crate::job::JobId;
 use crate::lease::{Held, NewOwner, Owner, OwnerId};
-use crate::repository::rules;
+use crate::repository::rules::{self, Silence};
 use crate::repository::{
     By, CancelAnswer, PURGE_LIMIT, Purged, RepositoryError, Result, Slot, Staleness, Swept, actor, loss,
 };
@@ -25,7 +25,9 @@ impl Store {
         self.check_owner(owner)?;
         if let Some(record) = self.owners.get_mut(&owner) {
             record.heartbeat_at = now.wall;
+            record.lease = ttl;
         }
+        self.heartbeats.insert(owner, now.boot_ms);
         let mut held = Vec::new();
         for unit in self.units.values_mut() {
             let Some(holder) = unit.holder.as_mut().filter(|holder| holder.owner == owner) else { continue };
@@ -45,12 +47,29 @@ impl Store {
         for key in self.waited_too_long(limit - swept.len(), now) {
             swept.push(self.time_out_in_queue(key, now));
         }
-        for &owner in losses.keys() {
+        let silent = self.silent_owners(boot_id, &losses, now);
+        for &owner in silent.keys() {
+            self.leave_to_anybody(owner);
+        }
+        let silent_for_good = silent.iter().filter(|&(_, &silence)| silence == Silence::ForGood);
+        for &owner in losses.keys().chain(silent_for_good.map(|(owner, _)| owner)) {
             if self.leased(|_, holder| holder.owner == owner).next().is_none() {
                 self.retire(owner, now);
             }
         }
         swept
+    }
+
+    /// The owners of which nothing was heard for too long, though nobody knows what became of them.
+    fn silent_owners(
+        &self,
+        boot_id: &str,
+        losses: &BTreeMap<OwnerId, Staleness>,
+        now: Moment,
+    ) -> BTreeMap<OwnerId, Silence> {
+        let silence = |owner: &Owner| rules::owner_silence(owner, self.heartbeats[&owner.id], boot_id, now);
+        let others = self.owners.values().filter(|owner| !losses.contains_key(&owner.id));
+        others.filter_map(|owner| Some((owner.id, silence(owner)?))).collect()
     }
 
     /// The leased units that nobody looks after, and why.
@@ -123,9 +142,11 @@ impl Store {
             return found.id;
         }
         let id = OwnerId(next_number(self.owners.len()));
-        let NewOwner { process, instance, label } = owner.clone();
+        let NewOwner { process, instance, label, lease } = owner.clone();
         let (registered_at, heartbeat_at) = (now.wall, now.wall);
-        self.owners.insert(id, Owner { id, process, instance, label, registered_at, heartbeat_at, ended_at: None });
+        let owner = Owner { id, process, instance, label, registered_at, heartbeat_at, lease, ended_at: None };
+        self.owners.insert(id, owner);
+        self.heartbeats.insert(id, now.boot_ms);
         id
     }
 

@@ -10,7 +10,7 @@ use super::book::{Answer, Book, Entry, Open};
 use super::read;
 use super::rows::{HotUnit, named, unit_id, worker_id};
 use crate::attempt::{Attempt, Beginning};
-use crate::clock::Moment;
+use crate::clock::{Clock, Moment};
 use crate::job::JobId;
 use crate::lease::{Claim, Lease, OwnerId};
 use crate::money::{Cost, Tokens};
@@ -24,17 +24,26 @@ use crate::worker::{WorkerId, WorkerStatus};
 pub(super) struct Terms {
     pub(super) owner: OwnerId,
     token: i64,
+    ttl_ms: i64,
+    /// When the leases end, once it is their turn to be granted.
     pub(super) until_ms: i64,
     /// What units with a prompt of their own begin with at once.
     beginning: Option<BeginningRow>,
 }
 
 impl Terms {
-    pub(super) fn of(claimant: &Claimant, now: Moment) -> Result<Terms> {
-        let until_ms = now.boot_ms.saturating_add(rules::check_ttl(claimant.ttl)?);
+    pub(super) fn of(claimant: &Claimant) -> Result<Terms> {
+        let ttl_ms = rules::check_ttl(claimant.ttl)?;
         let beginning = claimant.starting.clone().map(|provenance| Beginning::default().provenance(provenance));
         let beginning = beginning.as_ref().map(BeginningRow::of).transpose()?;
-        Ok(Terms { owner: claimant.owner, token: claimant.token, until_ms, beginning })
+        Ok(Terms { owner: claimant.owner, token: claimant.token, ttl_ms, until_ms: 0, beginning })
+    }
+
+    /// Leases last from now on, not from when they were asked for: while a claim waits to be written a renewal may overtake it, and
+    /// whoever has renewed counts on all its leases for as long.
+    pub(super) fn granted(&mut self, clock: &dyn Clock) -> &Terms {
+        self.until_ms = clock.now().boot_ms.saturating_add(self.ttl_ms);
+        self
     }
 }
 

@@ -13,10 +13,11 @@
 
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
-use super::owners::read_owners;
+use super::owners::read_open_owners;
+use crate::clock::Clock;
 use crate::fault::{Stage, point};
 use crate::lease::Owner;
-use crate::repository::rules;
+use crate::repository::rules::{self, Silence};
 
 /// What stands in the header of our files: "wkcr".
 pub(super) const APPLICATION_ID: i32 = 0x776b_6372;
@@ -60,11 +61,11 @@ impl From<rusqlite::Error> for NotMigrated {
 }
 
 /// Brings the schema up to date.
-pub(super) fn migrate(connection: &Connection, boot_id: &str) -> Result<(), NotMigrated> {
-    take_steps(connection, STEPS, boot_id)
+pub(super) fn migrate(connection: &Connection, clock: &dyn Clock) -> Result<(), NotMigrated> {
+    take_steps(connection, STEPS, clock)
 }
 
-fn take_steps(connection: &Connection, steps: &[&str], boot_id: &str) -> Result<(), NotMigrated> {
+fn take_steps(connection: &Connection, steps: &[&str], clock: &dyn Clock) -> Result<(), NotMigrated> {
     if is_up_to_date(connection, steps)? {
         return Ok(());
     }
@@ -73,7 +74,7 @@ fn take_steps(connection: &Connection, steps: &[&str], boot_id: &str) -> Result<
     if is_up_to_date(connection, steps)? {
         return Ok(());
     }
-    if let Some(owner) = living_owner(connection, boot_id)? {
+    if let Some(owner) = living_owner(connection, clock)? {
         return Err(NotMigrated::InUse(Box::new(owner)));
     }
     for step in &steps[version(connection)? as usize..] {
@@ -95,12 +96,16 @@ pub(super) fn version(connection: &Connection) -> rusqlite::Result<u32> {
     connection.pragma_query_value(None, "user_version", |row| row.get(0))
 }
 
-/// An owner that has not ended and is not known to be gone.
-fn living_owner(connection: &Connection, boot_id: &str) -> rusqlite::Result<Option<Owner>> {
+/// An owner that has not ended, is not known to be gone, and was heard of not long ago.
+fn living_owner(connection: &Connection, clock: &dyn Clock) -> rusqlite::Result<Option<Owner>> {
     let owners_exist = connection.table_exists(None, "owners")?;
-    let owners = if owners_exist { read_owners(connection)? } else { Vec::new() };
-    let is_living = |owner: &Owner| owner.ended_at.is_none() && rules::owner_loss(owner, boot_id).is_none();
-    Ok(owners.into_iter().find(is_living))
+    let owners = if owners_exist { read_open_owners(connection)? } else { Vec::new() };
+    let (now, boot_id) = (clock.now(), clock.boot_id());
+    let is_living = |&(ref owner, heartbeat_boot_ms): &(Owner, i64)| {
+        let silence = rules::owner_silence(owner, heartbeat_boot_ms, &boot_id, now);
+        rules::owner_loss(owner, &boot_id).is_none() && silence != Some(Silence::ForGood)
+    };
+    Ok(owners.into_iter().find(is_living).map(|(owner, _)| owner))
 }
 
 /// Whether the tables, indexes and views are those that this build made.
@@ -131,14 +136,14 @@ fn normalised(sql: &str) -> String {
 mod tests {
     use super::*;
     use crate::attempt::Outcome;
-    use crate::clock::{Clock, SystemClock};
+    use crate::clock::{ManualClock, SystemClock};
     use crate::process::Process;
     use crate::unit::UnitStatus;
     use crate::worker::WorkerStatus;
 
     fn from_steps(steps: &[&str]) -> Connection {
         let connection = Connection::open_in_memory().unwrap();
-        take_steps(&connection, steps, "boot").unwrap();
+        take_steps(&connection, steps, &SystemClock).unwrap();
         connection
     }
 
@@ -173,7 +178,7 @@ mod tests {
         connection
             .execute("INSERT INTO jobs (name, settings, created_at) VALUES ('kept', x'6e756c6c', 1)", [])
             .unwrap();
-        take_steps(&connection, &two, "boot").unwrap();
+        take_steps(&connection, &two, &SystemClock).unwrap();
         assert_eq!(version(&connection).unwrap(), 2);
         assert!(connection.table_exists(None, "second").unwrap());
         let kept: String = connection.query_row("SELECT name FROM jobs", [], |row| row.get(0)).unwrap();
@@ -184,7 +189,7 @@ mod tests {
     fn a_step_that_fails_leaves_the_old_schema() {
         let steps = [STEPS[0], "CREATE TABLE second (x INTEGER) STRICT;", "no SQL at all"];
         let connection = from_steps(STEPS);
-        assert!(take_steps(&connection, &steps, "boot").is_err());
+        assert!(take_steps(&connection, &steps, &SystemClock).is_err());
         assert_eq!(version(&connection).unwrap(), 1);
         assert!(!connection.table_exists(None, "second").unwrap());
     }
@@ -193,7 +198,7 @@ mod tests {
     fn a_newer_version_is_refused_and_left_alone() {
         let connection = from_steps(STEPS);
         connection.pragma_update(None, "user_version", 99).unwrap();
-        assert!(matches!(take_steps(&connection, STEPS, "boot"), Err(NotMigrated::Newer(99))));
+        assert!(matches!(take_steps(&connection, STEPS, &SystemClock), Err(NotMigrated::Newer(99))));
         assert_eq!(version(&connection).unwrap(), 99);
     }
 
@@ -206,15 +211,23 @@ mod tests {
         connection
             .execute(
                 "INSERT INTO owners (instance, label, pid, start_ticks, boot_id, pid_namespace, registered_at, heartbeat_at,
-                                     heartbeat_boot_ms)
-                 VALUES ('i', 'somebody', ?1, ?2, ?3, ?4, 1, 1, 1)",
+                                     heartbeat_boot_ms, lease_ms)
+                 VALUES ('i', 'somebody', ?1, ?2, ?3, ?4, 1, 1, 1, 60000)",
                 rusqlite::params![this.pid, this.start_ticks.cast_signed(), this.boot_id, this.pid_namespace.cast_signed()],
             )
             .unwrap();
-        assert!(matches!(take_steps(&connection, &two, &boot_id), Err(NotMigrated::InUse(_))));
+        assert!(matches!(take_steps(&connection, &two, &SystemClock), Err(NotMigrated::InUse(_))));
         assert_eq!(version(&connection).unwrap(), 1);
+        // Where nobody can see it, it may live as long as it was heard of lately.
+        connection.execute("UPDATE owners SET pid_namespace = pid_namespace + 1", []).unwrap();
+        let clock = ManualClock::new();
+        assert!(matches!(take_steps(&connection, &two, &clock), Err(NotMigrated::InUse(_))));
+        clock.advance(std::time::Duration::from_secs(24 * 3_600));
+        assert!(living_owner(&connection, &clock).unwrap().is_none());
+        connection.execute("UPDATE owners SET pid_namespace = pid_namespace - 1", []).unwrap();
+        assert!(living_owner(&connection, &clock).unwrap().is_some());
         connection.execute("UPDATE owners SET start_ticks = start_ticks - 1", []).unwrap();
-        take_steps(&connection, &two, &boot_id).unwrap();
+        take_steps(&connection, &two, &SystemClock).unwrap();
         assert_eq!(version(&connection).unwrap(), 2);
     }
 

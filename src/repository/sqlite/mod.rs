@@ -189,7 +189,7 @@ impl SqliteOptions {
     }
 
     fn start(self, place: Place) -> std::result::Result<Shared, OpenError> {
-        let connection = open::writing_connection(&place, &self.clock.boot_id(), self.patience.busy)?;
+        let connection = open::writing_connection(&place, &*self.clock, self.patience.busy)?;
         let writer = Writer::new();
         let memory = Memory::new(self.is_chained);
         let failed = |error: std::io::Error| OpenError::Failed { path: place.path().to_owned(), source: error.into() };
@@ -288,10 +288,10 @@ impl Repository for SqliteRepository {
         let now = self.shared.clock.now();
         let row = NewRow::submitted(unit, now)?;
         rules::check_slot(slot)?;
-        let terms = Terms::of(claimant, now)?;
+        let (mut terms, clock) = (Terms::of(claimant)?, Arc::clone(&self.shared.clock));
         let order = Order::new("submit").bytes(row.len_bytes());
         let slot = slot.clone();
-        let taken = self.run(order, move |book| book.submit(now, job_id, &row, &terms, &slot))?;
+        let taken = self.run(order, move |book| book.submit(now, job_id, &row, terms.granted(&*clock), &slot))?;
         Ok(match taken {
             Taken::Fresh(lease, status) => Submitted::Claimed(Box::new(fresh_claim(unit, lease, status, now))),
             Taken::Found(answer) => answer,
@@ -301,8 +301,9 @@ impl Repository for SqliteRepository {
     fn claim(&self, request: &ClaimRequest) -> Result<Vec<Claim>> {
         let now = self.shared.clock.now();
         request.slots.iter().try_for_each(rules::check_slot)?;
-        let (terms, request) = (Terms::of(&request.claimant, now)?, request.clone());
-        self.run(Order::new("claim"), move |book| book.claim(now, &request, &terms))
+        let (mut terms, clock) = (Terms::of(&request.claimant)?, Arc::clone(&self.shared.clock));
+        let request = request.clone();
+        self.run(Order::new("claim"), move |book| book.claim(now, &request, terms.granted(&*clock)))
     }
 
     fn backlog(&self, job_id: JobId, owner: OwnerId, limit: usize) -> Result<Backlog> {
@@ -381,8 +382,8 @@ impl Repository for SqliteRepository {
     }
 
     fn renew(&self, owner: OwnerId, ttl: Duration) -> Result<Vec<Held>> {
-        let (now, ttl_ms) = (self.shared.clock.now(), rules::check_ttl(ttl)?);
-        self.run(Order::new("renew").urgent(), move |book| book.renew(now, owner, ttl_ms))
+        let (clock, ttl_ms) = (Arc::clone(&self.shared.clock), rules::check_ttl(ttl)?);
+        self.run(Order::new("renew").urgent(), move |book| book.renew(clock.now(), owner, ttl_ms))
     }
 
     fn expire(&self, limit: usize) -> Result<Vec<Swept>> {

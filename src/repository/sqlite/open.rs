@@ -450,7 +450,7 @@ fn rename_without_replacing(from: &Path, to: &Path) -> io::Result<()> {
 /// The one connection that writes.
 pub(super) fn writing_connection(
     place: &Place,
-    boot_id: &str,
+    clock: &dyn crate::clock::Clock,
     busy_timeout: Duration,
 ) -> std::result::Result<Connection, OpenError> {
     let path = place.path();
@@ -469,7 +469,7 @@ pub(super) fn writing_connection(
     if connection.is_readonly(rusqlite::MAIN_DB).map_err(|error| OpenError::sqlite(path, error))? {
         return Err(OpenError::ReadOnly { path: path.to_owned() });
     }
-    migrate::migrate(&connection, boot_id).map_err(|problem| match problem {
+    migrate::migrate(&connection, clock).map_err(|problem| match problem {
         NotMigrated::Newer(found) => {
             OpenError::Newer { path: path.to_owned(), found, supported: migrate::current_version() }
         }
@@ -574,7 +574,7 @@ mod tests {
     fn what_is_written_is_durable_when_it_is_acknowledged() {
         let folder = tempfile::tempdir().unwrap();
         let place = find_or_create(&folder.path().join("a.db")).unwrap();
-        let connection = writing_connection(&place, "", Duration::ZERO).unwrap();
+        let connection = writing_connection(&place, &crate::clock::SystemClock, Duration::ZERO).unwrap();
         let pragma = |name| connection.pragma_query_value(None, name, |row| row.get::<_, rusqlite::types::Value>(0));
         // 2 is FULL: with less, a power loss takes what was acknowledged.
         assert_eq!(pragma("synchronous").unwrap(), rusqlite::types::Value::Integer(2));

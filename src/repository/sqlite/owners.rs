@@ -9,16 +9,16 @@ use super::book::{Answer, Book, Entry};
 use super::endings::Cause;
 use super::rows::{HotUnit, named, optional_time, time, unsigned, worker_id};
 use crate::attempt::{Closing, FailureKind, Process};
-use crate::clock::Moment;
+use crate::clock::{Moment, milliseconds};
 use crate::job::JobId;
 use crate::lease::{Held, NewOwner, Owner, OwnerId};
-use crate::repository::rules::{self, QUEUE_TIMEOUT_MESSAGE};
+use crate::repository::rules::{self, QUEUE_TIMEOUT_MESSAGE, Silence};
 use crate::repository::{ClaimRequest, RepositoryError, Slot, Staleness, Swept, actor, loss};
 use crate::unit::{Change, UnitKey, UnitStatus};
 use crate::worker::{Worker, WorkerChange, WorkerId, WorkerStatus};
 
 const OWNER_COLUMNS: &str = "id, instance, label, pid, start_ticks, boot_id, pid_namespace, registered_at, \
-     heartbeat_at, ended_at FROM owners";
+     heartbeat_at, ended_at, lease_ms, heartbeat_boot_ms FROM owners";
 
 fn owner(row: &rusqlite::Row<'_>) -> rusqlite::Result<Owner> {
     let process = Process {
@@ -36,13 +36,27 @@ fn owner(row: &rusqlite::Row<'_>) -> rusqlite::Result<Owner> {
         registered_at: time(row, 7)?,
         heartbeat_at: time(row, 8)?,
         ended_at: optional_time(row, 9)?,
+        lease: Duration::from_millis(unsigned(row, 10)?),
     })
+}
+
+/// When an owner last renewed its leases, in milliseconds of the machine.
+fn heartbeat_boot_ms(row: &rusqlite::Row<'_>) -> rusqlite::Result<i64> {
+    row.get(11)
 }
 
 /// All owners, in the order of registration.
 pub(super) fn read_owners(connection: &rusqlite::Connection) -> rusqlite::Result<Vec<Owner>> {
     let mut select = connection.prepare_cached(&format!("SELECT {OWNER_COLUMNS} ORDER BY id"))?;
     let owners = select.query_map([], owner)?;
+    owners.collect()
+}
+
+/// The owners that have not ended, each with when it last renewed its leases in milliseconds of the machine.
+pub(super) fn read_open_owners(connection: &rusqlite::Connection) -> rusqlite::Result<Vec<(Owner, i64)>> {
+    let mut select =
+        connection.prepare_cached(&format!("SELECT {OWNER_COLUMNS} WHERE ended_at IS NULL ORDER BY id"))?;
+    let owners = select.query_map([], |row| Ok((owner(row)?, heartbeat_boot_ms(row)?)))?;
     owners.collect()
 }
 
@@ -86,6 +100,17 @@ pub(super) fn read_workers(
     workers.collect()
 }
 
+/// What is to be expected of the owners that have not ended.
+#[derive(Debug, Default)]
+struct Standings {
+    /// Those that never will end by themselves, and why.
+    gone: BTreeMap<OwnerId, Staleness>,
+    /// The others.
+    living: Vec<OwnerId>,
+    /// Those of the others of which nothing was heard for too long.
+    silent: BTreeMap<OwnerId, Silence>,
+}
+
 impl Book<'_> {
     pub(super) fn register_owner(&mut self, now: Moment, new: &NewOwner) -> Answer<OwnerId> {
         let mut select = self.connection.prepare_cached("SELECT id FROM owners WHERE instance = ?1")?;
@@ -94,8 +119,8 @@ impl Book<'_> {
         }
         let mut insert = self.connection.prepare_cached(
             "INSERT INTO owners (instance, label, pid, start_ticks, boot_id, pid_namespace, registered_at, heartbeat_at,
-                                 heartbeat_boot_ms)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?8)",
+                                 heartbeat_boot_ms, lease_ms)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?8, ?9)",
         )?;
         let id = insert.insert(params![
             new.instance,
@@ -106,6 +131,7 @@ impl Book<'_> {
             new.process.pid_namespace.cast_signed(),
             now.wall.timestamp_millis(),
             now.boot_ms,
+            milliseconds(new.lease),
         ])?;
         Ok(OwnerId(id))
     }
@@ -113,10 +139,10 @@ impl Book<'_> {
     /// Extends all leases of an owner in one statement.
     pub(super) fn renew(&mut self, now: Moment, owner: OwnerId, ttl_ms: i64) -> Answer<Vec<Held>> {
         self.check_owner(owner)?;
-        let mut update = self
-            .connection
-            .prepare_cached("UPDATE owners SET heartbeat_at = ?2, heartbeat_boot_ms = ?3 WHERE id = ?1")?;
-        update.execute([owner.0, now.wall.timestamp_millis(), now.boot_ms])?;
+        let mut update = self.connection.prepare_cached(
+            "UPDATE owners SET heartbeat_at = ?2, heartbeat_boot_ms = ?3, lease_ms = ?4 WHERE id = ?1",
+        )?;
+        update.execute([owner.0, now.wall.timestamp_millis(), now.boot_ms, ttl_ms])?;
         let mut update =
             self.connection.prepare_cached("UPDATE work_units SET lease_until_boot_ms = ?2 WHERE lease_owner = ?1")?;
         update.execute([owner.0, now.boot_ms.saturating_add(ttl_ms)])?;
@@ -133,7 +159,7 @@ impl Book<'_> {
 
     /// Takes back what nobody looks after any more.
     pub(super) fn expire(&mut self, now: Moment, boot_id: &str, limit: usize) -> Answer<Vec<Swept>> {
-        let (gone, living) = self.gone_and_living(boot_id)?;
+        let Standings { gone, living, silent } = self.standings(now, boot_id)?;
         let mut swept = Vec::new();
         for (unit, staleness) in self.lost_leases(now, &gone, &living, limit)? {
             swept.push(self.lose(now, &unit, actor::SWEEP, staleness.reason())?);
@@ -141,7 +167,11 @@ impl Book<'_> {
         for unit in self.overdue_units(now, limit - swept.len())? {
             swept.push(self.fail_overdue(now, &unit)?);
         }
-        for &owner in gone.keys() {
+        for &owner in silent.keys() {
+            self.leave_to_anybody(owner)?;
+        }
+        let silent_for_good = silent.iter().filter(|&(_, &silence)| silence == Silence::ForGood);
+        for &owner in gone.keys().chain(silent_for_good.map(|(owner, _)| owner)) {
             if self.leases_before(owner, i64::MAX, 1)?.is_empty() {
                 self.mark_ended(now, owner)?;
             }
@@ -149,22 +179,20 @@ impl Book<'_> {
         Ok(swept)
     }
 
-    /// The owners that have not ended: those that never will do so themselves, with the reason, and the others.
-    fn gone_and_living(&self, boot_id: &str) -> Answer<(BTreeMap<OwnerId, Staleness>, Vec<OwnerId>)> {
-        let mut select =
-            self.connection.prepare_cached(&format!("SELECT {OWNER_COLUMNS} WHERE ended_at IS NULL ORDER BY id"))?;
-        let (mut gone, mut living) = (BTreeMap::new(), Vec::new());
-        let mut rows = select.query([])?;
-        while let Some(row) = rows.next()? {
-            let owner = owner(row)?;
-            match rules::owner_loss(&owner, boot_id) {
-                Some(loss) => {
-                    gone.insert(owner.id, loss);
-                }
-                None => living.push(owner.id),
+    /// What is to be expected of the owners that have not ended.
+    fn standings(&self, now: Moment, boot_id: &str) -> Answer<Standings> {
+        let mut standings = Standings::default();
+        for (owner, heartbeat_boot_ms) in read_open_owners(self.connection)? {
+            if let Some(loss) = rules::owner_loss(&owner, boot_id) {
+                standings.gone.insert(owner.id, loss);
+                continue;
+            }
+            standings.living.push(owner.id);
+            if let Some(silence) = rules::owner_silence(&owner, heartbeat_boot_ms, boot_id, now) {
+                standings.silent.insert(owner.id, silence);
             }
         }
-        Ok((gone, living))
+        Ok(standings)
     }
 
     /// Leases that ran out or whose owner is gone, in the order of keys: [`rules::staleness`], asked owner by owner as the index has

@@ -494,7 +494,7 @@ mod tests {
 
     fn writer_on(path: &Path) -> (Writer, WriterThread) {
         let place = open::find_or_create(path).unwrap();
-        let connection = open::writing_connection(&place, "", Duration::from_secs(5)).unwrap();
+        let connection = open::writing_connection(&place, &crate::clock::SystemClock, Duration::from_secs(5)).unwrap();
         let writer = Writer::new();
         let patience = Patience { busy: Duration::from_secs(5), failing: Duration::ZERO };
         let thread = WriterThread::new(&writer, connection, Memory::new(true), patience, place).unwrap();

@@ -18,6 +18,7 @@ CREATE TABLE owners (
     registered_at     INTEGER NOT NULL,
     heartbeat_at      INTEGER NOT NULL,
     heartbeat_boot_ms INTEGER NOT NULL,
+    lease_ms          INTEGER NOT NULL,
     ended_at          INTEGER
 ) STRICT;
 CREATE TABLE work_units (
