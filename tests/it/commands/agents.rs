@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use workcrew::repository::By;
 use workcrew::{
-    Archive, ClaudeCli, CodexCli, Executor, NewUnit, Outcome, Price, RetryPolicy, Stop, UnitStatus, WorkPool,
+    Archive, ClaudeCli, CodexCli, Executor, NewUnit, Outcome, Price, Repository, RetryPolicy, Stop, UnitStatus,
+    WorkPool,
 };
 
 use super::{LONG, World};
