@@ -423,6 +423,10 @@ impl Repository for FaultyRepository {
         self.guarded(Verb::Requeue, |inner| inner.requeue(job_id, id, by))
     }
 
+    fn requeue_unchanged(&self, read: &WorkUnit, by: &By) -> Result<()> {
+        self.guarded(Verb::Requeue, |inner| inner.requeue_unchanged(read, by))
+    }
+
     fn register_owner(&self, owner: &NewOwner) -> Result<OwnerId> {
         self.guarded(Verb::RegisterOwner, |inner| inner.register_owner(owner))
     }

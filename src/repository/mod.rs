@@ -23,7 +23,7 @@
 //! and the answer tells. `create_job`, `register_owner`, `start`, `append`, `checkpoint_at`, `progress`, `finish` and `release`
 //! answer as the first call would have (though without `not_before`); `insert` and `cancel` say that it was so already,
 //! and `let_go` and `requeue_all` count what there was left to do;
-//! `requeue` and `change_worker` are rejected with the status that they would have brought about. A claim whose answer was
+//! `requeue`, `requeue_unchanged` and `change_worker` are rejected with the status that they would have brought about. A claim whose answer was
 //! lost is found by [`claimed`](Repository::claimed), what an expiry did in the journal.
 //!
 //! **The journal** has one row for every change of a unit's status, written in the same transaction;
@@ -364,10 +364,14 @@ pub trait Repository: Archive {
     /// FAILED or CANCELLED → PENDING, with all its attempts kept and a fresh count. What was purged cannot be requeued.
     fn requeue(&self, job_id: JobId, id: &str, by: &By) -> Result<()>;
 
+    /// The same for a unit that was read, and only if it has not been brought back since: it may have ended badly once more.
+    /// Then it is [`Illegal`](RepositoryError::Illegal).
+    fn requeue_unchanged(&self, read: &WorkUnit, by: &By) -> Result<()>;
+
     /// [Requeues](Repository::requeue) the FAILED and CANCELLED units that a filter means, and counts them.
     ///
     /// It goes through the units once, in the order of insertion, so each is requeued at most once, also if it fails again
-    /// meanwhile. A filter without a status means both; one that names any other is [`Invalid`](RepositoryError::Invalid), and
+    /// meanwhile, and not at all if somebody else has brought it back first. A filter without a status means both; one that names any other is [`Invalid`](RepositoryError::Invalid), and
     /// nothing is done. What was purged, or has not ended badly any more when it is its turn, is skipped and counted.
     ///
     /// Each unit is a transaction of its own. An error ends it: what was requeued until then stays so, and the same call goes
@@ -404,7 +408,7 @@ pub trait Repository: Archive {
                     requeued.purged += 1;
                     continue;
                 }
-                match self.requeue(unit.job_id, unit.id.as_str(), by) {
+                match self.requeue_unchanged(&unit, by) {
                     Ok(()) => requeued.units += 1,
                     Err(RepositoryError::Illegal { .. }) => requeued.changed += 1,
                     Err(error) => return Err(error),

@@ -22,6 +22,7 @@ use serde_json::Value;
 
 use self::store::Store;
 use super::listeners::Listeners;
+use super::rules::End;
 use super::{
     Archive, Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Insertion, Intake, JournalEntry,
     LeaseView, Page, Purged, Repository, Result, Slot, StoredInputs, Submitted, Swept, UnitFilter,
@@ -291,7 +292,14 @@ impl Repository for MemoryRepository {
     }
 
     fn requeue(&self, job_id: JobId, id: &str, by: &By) -> Result<()> {
-        self.change(|store, now| store.requeue(job_id, id, by, now))?;
+        self.change(|store, now| store.requeue(job_id, id, None, by, now))?;
+        self.listeners.tell(|listened| listened == job_id);
+        Ok(())
+    }
+
+    fn requeue_unchanged(&self, read: &WorkUnit, by: &By) -> Result<()> {
+        let (job_id, id) = (read.job_id, read.id.as_str());
+        self.change(|store, now| store.requeue(job_id, id, Some(End::of(read)), by, now))?;
         self.listeners.tell(|listened| listened == job_id);
         Ok(())
     }

@@ -12,7 +12,7 @@ use crate::attempt::{AttemptResult, Failure, FailureKind};
 use crate::clock::{Moment, whole_milliseconds};
 use crate::job::JobId;
 use crate::lease::{Held, NewOwner, Owner, OwnerId};
-use crate::repository::rules;
+use crate::repository::rules::{self, End};
 use crate::repository::{
     By, CancelAnswer, PURGE_LIMIT, Purged, RepositoryError, Result, Slot, Staleness, Swept, actor, loss,
 };
@@ -101,10 +101,12 @@ impl Store {
         Ok(if to == UnitStatus::Cancelled { CancelAnswer::Cancelled } else { CancelAnswer::Requested })
     }
 
-    pub(super) fn requeue(&mut self, job_id: JobId, id: &str, by: &By, now: Moment) -> Result<()> {
+    /// Only as it was `read`, if it was.
+    pub(super) fn requeue(&mut self, job_id: JobId, id: &str, read: Option<End>, by: &By, now: Moment) -> Result<()> {
         let unit = self.unit_named(job_id, id)?;
         let (key, from) = (unit.key, unit.status);
-        let to = rules::requeued(&unit.id, from, unit.purged_at.is_some())?;
+        let end = End { status: from, fence: unit.fence, completed_at: unit.completed_at };
+        let to = rules::requeued(&unit.id, end, read, unit.purged_at.is_some())?;
 
         let unit = self.unit_mut(key);
         unit.status = to;

@@ -65,6 +65,7 @@ use self::open::Place;
 use self::units::{NewRow, Taken};
 use self::writer::{Order, Patience, Writer, WriterThread};
 use super::listeners::Listeners;
+use super::rules::End;
 use super::{
     Archive, Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Insertion, Intake, JournalEntry,
     LeaseView, Page, Purged, Repository, Result, Slot, StoredInputs, Submitted, Swept, UnitFilter, rules,
@@ -399,7 +400,15 @@ impl Repository for SqliteRepository {
 
     fn requeue(&self, job_id: JobId, id: &str, by: &By) -> Result<()> {
         let (now, id, by) = (self.shared.clock.now(), id.to_owned(), by.clone());
-        self.run(Order::new("requeue"), move |book| book.requeue(now, job_id, &id, &by))?;
+        self.run(Order::new("requeue"), move |book| book.requeue(now, job_id, &id, None, &by))?;
+        self.shared.listeners.tell(|listened| listened == job_id);
+        Ok(())
+    }
+
+    fn requeue_unchanged(&self, read: &WorkUnit, by: &By) -> Result<()> {
+        let (now, job_id, end) = (self.shared.clock.now(), read.job_id, End::of(read));
+        let (id, by) = (read.id.clone(), by.clone());
+        self.run(Order::new("requeue"), move |book| book.requeue(now, job_id, id.as_str(), Some(end), &by))?;
         self.shared.listeners.tell(|listened| listened == job_id);
         Ok(())
     }
