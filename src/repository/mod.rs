@@ -72,7 +72,7 @@ use chrono::{DateTime, Utc};
 use serde_json::Value;
 
 pub use self::requests::{
-    Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Insertion, Intake, Purged, Requeued, Scope, Slot,
+    Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Insertion, Intake, News, Purged, Requeued, Scope, Slot,
     Submitted, Swept,
 };
 pub use self::views::{
@@ -300,12 +300,12 @@ pub trait Repository: Archive {
     /// What a pool has waiting and does not find here was cancelled, or waited for too long, or went to somebody else.
     fn accepted(&self, owner: OwnerId, after: i64, limit: usize) -> Result<Page<UnitKey>>;
 
-    /// Asks to be told whenever a unit of a job may have come to wait for anybody, until `told` says `false`: be it new, requeued, taken
-    /// back, or let go. `told` is called by whoever brought that about, after it is durable; it must not wait, nor call the repository.
+    /// Asks to be told what becomes of a job's units, until `hear` says `false`. It is called by whoever brought that about, after
+    /// it is durable; it must not wait, nor call the repository.
     ///
     /// What other processes do is not told. A repository that tells nothing at all is asked for its [backlog](Repository::backlog) every
-    /// few seconds.
-    fn on_queued(&self, _job_id: JobId, _told: Box<dyn Fn() -> bool + Send + Sync>) {}
+    /// few seconds, and what is cancelled is found with the next [renewal](Repository::renew).
+    fn listen(&self, _job_id: JobId, _hear: Box<dyn Fn(&News) -> bool + Send + Sync>) {}
 
     /// What the request with this token was granted, as far as it is still held, in the order of turns and not of slots.
     fn claimed(&self, owner: OwnerId, token: i64) -> Result<Vec<Claim>>;

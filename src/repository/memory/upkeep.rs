@@ -82,12 +82,13 @@ impl Store {
         Swept { job_id, unit: key, unit_id, attempt_number: None, change, status }
     }
 
-    pub(super) fn cancel(&mut self, job_id: JobId, id: &str, by: &By, now: Moment) -> Result<CancelAnswer> {
+    pub(super) fn cancel(&mut self, job_id: JobId, id: &str, by: &By, now: Moment) -> Result<(UnitKey, CancelAnswer)> {
         let unit = self.unit_named(job_id, id)?;
         let (key, from) = (unit.key, unit.status);
         let Some(to) = from.after(Change::Cancel) else {
             let was_requested = from == UnitStatus::CancelRequested;
-            return Ok(if was_requested { CancelAnswer::AlreadyRequested } else { CancelAnswer::AlreadyEnded(from) });
+            let answer = if was_requested { CancelAnswer::AlreadyRequested } else { CancelAnswer::AlreadyEnded(from) };
+            return Ok((key, answer));
         };
         let attempt_number = from.is_leased().then_some(unit.attempt_count);
         let unit = self.unit_mut(key);
@@ -98,7 +99,7 @@ impl Store {
         }
         let step = Step::new(key, Change::Cancel, from, by.clone());
         self.record(Step { attempt_number, ..step }, now);
-        Ok(if to == UnitStatus::Cancelled { CancelAnswer::Cancelled } else { CancelAnswer::Requested })
+        Ok((key, if to == UnitStatus::Cancelled { CancelAnswer::Cancelled } else { CancelAnswer::Requested }))
     }
 
     /// Only as it was `read`, if it was.

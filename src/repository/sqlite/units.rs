@@ -361,16 +361,17 @@ impl Book<'_> {
         Ok(())
     }
 
-    pub(super) fn cancel(&mut self, now: Moment, job_id: JobId, id: &str, by: &By) -> Answer<CancelAnswer> {
+    pub(super) fn cancel(&mut self, now: Moment, job_id: JobId, id: &str, by: &By) -> Answer<(UnitKey, CancelAnswer)> {
         self.job_has_template(job_id)?;
         let Some(unit) = self.unit_named(job_id, id)? else {
             return Err(RepositoryError::unknown_unit(job_id, id).into());
         };
         let Some(to) = unit.status.after(Change::Cancel) else {
-            return Ok(match unit.status {
+            let answer = match unit.status {
                 UnitStatus::CancelRequested => CancelAnswer::AlreadyRequested,
                 status => CancelAnswer::AlreadyEnded(status),
-            });
+            };
+            return Ok((unit.key, answer));
         };
         let is_over = to == UnitStatus::Cancelled;
         let mut update = self.connection.prepare_cached(if is_over {
@@ -383,7 +384,7 @@ impl Book<'_> {
         update.execute([unit.key.0, now.wall.timestamp_millis()])?;
         self.attempt_changes(unit.attempt());
         self.record_by(now, &unit, Change::Cancel, to, (!is_over).then_some(unit.attempt_count), by)?;
-        Ok(if is_over { CancelAnswer::Cancelled } else { CancelAnswer::Requested })
+        Ok((unit.key, if is_over { CancelAnswer::Cancelled } else { CancelAnswer::Requested }))
     }
 
     /// Only as it was `read`, if it was.
