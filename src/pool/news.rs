@@ -26,19 +26,21 @@ fn hear(core: &Core, news: &News) {
         News::Ended(_) => core.ready.others_ended(),
         News::Cancelled { unit, id } => {
             core.ready.others_ended();
-            if core.ready.get_or_submitting(*unit, id).is_some() {
-                note(core, *unit, id.clone());
-                core.heartbeat.wake();
-            } else if core.ready.is_pulling() {
-                // It may have been claimed for this pool a moment ago.
+            // One that nobody here knows may have been claimed for this pool a moment ago.
+            if core.ready.is_pulling() || core.ready.get_or_submitting(*unit, id).is_some() {
                 note(core, *unit, id.clone());
             }
         }
     }
 }
 
+/// Leaves a unit to the heartbeat, which is woken now or when the pool has the unit.
 fn note(core: &Core, unit: UnitKey, id: String) {
-    core.cancelled.lock().unwrap_or_else(PoisonError::into_inner).insert(unit, id);
+    core.cancelled.lock().unwrap_or_else(PoisonError::into_inner).insert(unit, id.clone());
+    // Asked only now: either it is known here by now, or whoever brings it finds the note.
+    if core.ready.get_or_submitting(unit, &id).is_some() {
+        core.heartbeat.wake();
+    }
 }
 
 /// Units were pulled, of which the pool may have heard before it had them.

@@ -84,9 +84,10 @@ impl Pull {
         self.news += 1;
     }
 
-    /// Something has ended. Says whether somebody is to look whether that was all, which is so unless it is known that more is due.
+    /// Something has ended. Says whether anybody wants to know whether that was all, for which somebody has to look. Also if more is known
+    /// to be due: somebody may be looking this moment, and have found the last of it gone.
     pub(super) fn may_be_done(&mut self) -> bool {
-        let is_wanted = self.waits > 0 && self.backlog == 0;
+        let is_wanted = self.waits > 0;
         if is_wanted {
             self.come();
         }
@@ -304,19 +305,17 @@ mod tests {
     }
 
     #[test]
-    fn whether_that_was_all_is_looked_for_only_if_somebody_waits_for_it_and_nothing_is_known_to_be_due() {
+    fn whether_that_was_all_is_looked_for_only_if_somebody_waits_for_it() {
         let mut pull = Pull::default();
         pull.begin(Until::TheEnd);
         pull.end_look(pull.begin_look(), &found(0, true));
         assert!(!pull.may_be_done() && !pull.wants_look());
         let since = pull.begin(Until::NothingIsLeft);
         pull.end_look(pull.begin_look(), &found(1, true));
-        assert!(!pull.may_be_done() && !pull.wants_look(), "it will be looked again when that one was taken");
         let look = pull.begin_look();
-        pull.take();
         assert!(pull.may_be_done());
-        pull.end_look(look, &found(0, false));
-        assert!(!pull.is_done(since), "it ended while somebody looked");
+        pull.end_look(look, &found(0, true));
+        assert!(!pull.is_done(since) && pull.wants_look(), "it ended while somebody looked, who has not seen it");
     }
 
     #[test]
