@@ -78,11 +78,11 @@ CREATE TABLE work_units (
 
 -- Serves: find a unit by its name; a name is unique in its job.
 CREATE UNIQUE INDEX work_units_by_id ON work_units (job_id, id);
--- Serves: claim, in the order of priority and insertion, of what an owner accepted or nobody did.
+-- Serves: claim, in the order of priority and insertion, of what an owner accepted or nobody did, if there is something to send.
 CREATE INDEX work_units_ready ON work_units (job_id, accepted_by, priority DESC, key)
-    WHERE status = 'PENDING' AND not_before IS NULL;
--- Serves: claim, which first makes ready what has become due.
-CREATE INDEX work_units_delayed ON work_units (not_before) WHERE not_before IS NOT NULL;
+    WHERE status = 'PENDING' AND not_before IS NULL AND (has_prompt OR accepted_by IS NOT NULL);
+-- Serves: claim, which first makes ready what of its job has become due; when the next unit does.
+CREATE INDEX work_units_delayed ON work_units (job_id, not_before) WHERE not_before IS NOT NULL;
 -- Serves: claim, which does the same for what the calendar put off when it was set back.
 CREATE INDEX work_units_put_off ON work_units (not_before - delay_ms) WHERE not_before IS NOT NULL;
 -- Serves: renew, expire, the end of an owner, and what is being executed.

@@ -20,7 +20,8 @@ use crate::lease::{Claim, Held, Lease, NewOwner, Owner, OwnerId};
 use crate::money::Charge;
 use crate::repository::{
     Archive, Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Insertion, Intake, JournalEntry,
-    LeaseView, Page, Purged, Repository, RepositoryError, Result, Slot, StoredInputs, Submitted, Swept, UnitFilter,
+    LeaseView, News, Page, Purged, Repository, RepositoryError, Result, Slot, StoredInputs, Submitted, Swept,
+    UnitFilter,
 };
 use crate::unit::{NewUnit, UnitKey, WorkUnit};
 use crate::worker::{Worker, WorkerChange};
@@ -211,7 +212,7 @@ impl FaultyRepository {
         self
     }
 
-    /// Lets nobody hear that units were queued, as if another process had queued them.
+    /// Lets nobody hear what becomes of units, as if it were done by another process.
     pub fn silent(mut self) -> FaultyRepository {
         self.is_silent = true;
         self
@@ -365,9 +366,9 @@ impl Repository for FaultyRepository {
         self.guarded(Verb::Accepted, |inner| inner.accepted(owner, after, limit))
     }
 
-    fn on_queued(&self, job_id: JobId, told: Box<dyn Fn() -> bool + Send + Sync>) {
+    fn listen(&self, job_id: JobId, hear: Box<dyn Fn(&News) -> bool + Send + Sync>) {
         if !self.is_silent {
-            self.inner.on_queued(job_id, told);
+            self.inner.listen(job_id, hear);
         }
     }
 
@@ -421,6 +422,10 @@ impl Repository for FaultyRepository {
 
     fn requeue(&self, job_id: JobId, id: &str, by: &By) -> Result<()> {
         self.guarded(Verb::Requeue, |inner| inner.requeue(job_id, id, by))
+    }
+
+    fn requeue_unchanged(&self, read: &WorkUnit, by: &By) -> Result<()> {
+        self.guarded(Verb::Requeue, |inner| inner.requeue_unchanged(read, by))
     }
 
     fn register_owner(&self, owner: &NewOwner) -> Result<OwnerId> {

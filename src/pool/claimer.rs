@@ -195,6 +195,8 @@ fn hand_out(core: &Core, picks: Vec<Picked>, claims: Vec<Claim>) -> Vec<(UnitKey
 
 /// Gives back a claim that nobody waits for any more, at once: its worker may have others in hand, for as long as those take.
 pub(super) fn give_up(core: &Core, lease: &Lease, cell: &WorkerCell) {
+    // The claim has recorded it, though it has never heard of the unit.
+    cell.note_row();
     match panics::contain("giving back", || core.repository().release(lease, None, "the pool stops")) {
         Some(Ok(_)) => {
             slot::give_back(core, cell, None);

@@ -1,5 +1,6 @@
 //! What all threads of a pool share.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::sync::{Arc, OnceLock, PoisonError};
@@ -34,7 +35,7 @@ use crate::lease::{Claim, OwnerId};
 use crate::repository::{Claimant, Repository, Slot};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use crate::unit::{NewUnit, UnitStatus, WorkUnit};
+use crate::unit::{NewUnit, UnitKey, UnitStatus, WorkUnit};
 
 /// How many units are kept that could not be given back.
 const UNSTORED_LIMIT: usize = 1_000;
@@ -72,8 +73,8 @@ pub(super) struct Core {
     /// Whether a thread does what could not be done before.
     is_catching_up: AtomicBool,
     is_ending: AtomicBool,
-    /// Whether it hears of units that are queued for anybody.
-    is_listening: AtomicBool,
+    /// Units of this pool of which it has heard that somebody cancelled them, until the heartbeat has seen to it.
+    pub(super) cancelled: Mutex<BTreeMap<UnitKey, String>>,
     started: OnceLock<Instant>,
     initialized: OnceLock<Duration>,
     /// What asks the init hook to give up.
@@ -124,7 +125,7 @@ impl Core {
             unstored: Mutex::default(),
             is_catching_up: AtomicBool::new(false),
             is_ending: AtomicBool::new(false),
-            is_listening: AtomicBool::new(false),
+            cancelled: Mutex::default(),
             started: OnceLock::new(),
             initialized: OnceLock::new(),
             init_cancel: CancelToken::new(),
@@ -333,11 +334,6 @@ impl Core {
         if !self.ready.wait_until(execution.claim.lease.attempt(), until_ms, self.now_ms()) {
             execution.unit.leave(super::ledger::Left::Pending);
         }
-    }
-
-    /// Whether the pool has yet to say that it wants to hear of queued units; from now on it has.
-    pub(super) fn begin_listening(&self) -> bool {
-        !self.is_listening.swap(true, Ordering::AcqRel)
     }
 
     /// Keeps an end that could not be stored. While the pool lives its lease is renewed, so there is time. Its place stays taken until

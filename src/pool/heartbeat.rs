@@ -1,6 +1,7 @@
 //! The heartbeat: renews all leases of the pool in one statement, and learns from it what was lost and what is to be cancelled.
 //!
 //! With each beat it also looks which of the units that wait here do not wait any more, because somebody else cancelled them or has them.
+//! What is cancelled in this process it sees to at once.
 //! If it cannot renew in time it stops the pool's executions itself, before anybody else may begin the same units; and if it does not
 //! come back from renewing, the supervisor does ([`Leases`]).
 
@@ -17,7 +18,7 @@ use super::ready::Stop;
 use super::reporter::Report;
 use super::stats::PoolPhase;
 use super::timers::Alarm;
-use super::{claimer, panics, slot, start, supervisor};
+use super::{claimer, news, panics, slot, start, supervisor};
 use crate::attempt::AttemptKey;
 use crate::clock::milliseconds;
 use crate::error::RepositoryError;
@@ -73,6 +74,7 @@ impl Beat {
     /// Does whatever is due.
     fn go(&mut self, core: &Arc<Core>) {
         let now_ms = core.now_ms();
+        news::look_at_cancelled(core);
         if !self.has_told_of_stop && core.ready.phase() == PoolPhase::Draining {
             self.has_told_of_stop = true;
             // Whoever stops now is over at once.
@@ -91,8 +93,10 @@ impl Beat {
         }
         self.look_at_waiting(core);
         if core.ready.take_sweep_due() {
-            // Should the machine have slept meanwhile, a sweep would take the pool's own leases for lost.
-            renew(core);
+            // Should the machine have slept meanwhile, a sweep would take the pool's own leases for lost. Otherwise there is nothing to write.
+            if !is_fresh(core) {
+                renew(core);
+            }
             if is_fresh(core) {
                 sweep(core);
             }

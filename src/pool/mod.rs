@@ -63,6 +63,7 @@ mod ledger;
 mod line;
 mod lock;
 mod mailbox;
+mod news;
 mod nudge;
 mod observe;
 mod open_unit;
@@ -111,16 +112,16 @@ pub use self::scaling::Scaling;
 pub use self::scheduler::{Available, LeastLoaded, Scheduler};
 pub use self::set::{PoolSet, PoolSetBuilder, PoolSetError};
 pub use self::stats::{Activity, PoolPhase, PoolStats, QueueState, Summary, WorkerView};
-use crate::attempt::AttemptKey;
+
 use crate::error::RepositoryError;
-use crate::executor::{CancelReason, Executor};
+use crate::executor::Executor;
 use crate::job::JobId;
 use crate::prompt::Prompt;
 use crate::repository::{By, CancelAnswer, Repository};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::thread::{self, JoinHandle};
-use crate::unit::{NewUnit, UnitStatus};
+use crate::unit::NewUnit;
 
 /// Why a paused pool starts nothing.
 const PAUSED: &str = "paused";
@@ -352,7 +353,8 @@ impl WorkPool {
     /// Executes what waits for anybody, wherever it was queued, and returns when nothing of the job is left to do: all that was due has ended,
     /// and been reported, here or by others. If others die meanwhile, what they leave behind is executed here too.
     ///
-    /// Units that are not due yet are not waited for, nor those that have neither prompt nor template. Several programs may do this on one
+    /// So it also waits for what other programs execute, or have accepted and not begun, however long that takes; the form with a timeout does
+    /// not. Units that are not due yet are not waited for, nor those that have neither prompt nor template. Several programs may do this on one
     /// database at the same time; each unit goes to one of them. What the pool accepted itself goes first. Units of a strict session wait for
     /// its worker, also those that would rather [fail](crate::Affinity::StrictFailFast).
     ///
@@ -542,31 +544,8 @@ fn wait_for_completion(core: &Core, timeout: Option<Duration>) -> Completion {
 /// Cancels a unit in the repository, then here.
 fn cancel(core: &Core, id: &str, by: &By) -> Result<CancelAnswer, RepositoryError> {
     let answer = core.repository().cancel(core.job.id, id, by)?;
-    match answer {
-        CancelAnswer::Cancelled => {
-            let stored = core.repository().unit(core.job.id, id)?;
-            // Requeued since, it may run again, and that is not what was cancelled. Of what waited for another pool that one tells.
-            if stored.status == UnitStatus::Cancelled && core.has_accepted(&stored) {
-                let after = AttemptKey { unit: stored.key, number: stored.attempt_count };
-                claimer::ended(core, after, stored.status, None);
-            }
-        }
-        CancelAnswer::Requested | CancelAnswer::AlreadyRequested => {
-            let stored = core.repository().unit(core.job.id, id)?;
-            if stored.status != UnitStatus::CancelRequested {
-                return Ok(answer);
-            }
-            if let Some(token) = core.ready.get_or_submitting(stored.key, id).and_then(|unit| unit.request_cancel()) {
-                token.cancel(CancelReason::Requested);
-            }
-            let is_it = |execution: &Arc<execution::Execution>| execution.claim.lease.unit == stored.key;
-            for cell in core.registry.snapshot() {
-                for execution in cell.executing().into_iter().filter(is_it) {
-                    supervisor::ask_to_stop(core, &cell, &execution, CancelReason::Requested);
-                }
-            }
-        }
-        CancelAnswer::AlreadyEnded(_) => {}
+    if !matches!(answer, CancelAnswer::AlreadyEnded(_)) {
+        news::was_cancelled(core, id)?;
     }
     Ok(answer)
 }

@@ -4,7 +4,7 @@
 //!    news ──▶ look ──▶ places ──▶ claim ──▶ hand out
 //!     ▲      (backlog)  (for as many as are due and fit)     │
 //!     ├──────────────────────────────────────────────────────┘ fewer were granted: others were faster
-//!     ├── units were queued in this process                    at once
+//!     ├── units were queued in this process, or ended by others of it, or the last one here has ended       at once
 //!     └── the leases of the dead were taken back               every `poll_interval`
 //! ```
 //!
@@ -22,7 +22,7 @@ use super::core::{Core, NoWorker};
 use super::line::Claimable;
 use super::ready::Completion;
 use super::timers::boot_ms_of;
-use super::{claimer, deadline, homes, inside, scheduler, slot};
+use super::{claimer, deadline, homes, inside, news, scheduler, slot};
 use crate::lease::Claim;
 use crate::repository::Backlog;
 
@@ -32,11 +32,20 @@ const PAUSE_AFTER_NOTHING: Duration = Duration::from_millis(20);
 /// How long to wait before asking a repository again that failed, or for a session that lives in another pool.
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
 
+/// Until when a thread wants units to be pulled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Until {
+    NothingIsLeft,
+    TheEnd,
+}
+
 /// What is known of the units that wait for anybody.
 #[derive(Debug, Default)]
 pub(super) struct Pull {
     /// Threads that want units to be pulled.
     calls: usize,
+    /// Those of them who wait until nothing is left.
+    waits: usize,
     /// How often something may have come.
     news: u64,
     /// Up to where in those it was looked.
@@ -51,14 +60,16 @@ pub(super) struct Pull {
 
 impl Pull {
     /// A thread wants units to be pulled. Returns the news that it brings.
-    pub(super) fn begin(&mut self) -> u64 {
+    pub(super) fn begin(&mut self, until: Until) -> u64 {
         self.calls += 1;
+        self.waits += usize::from(until == Until::NothingIsLeft);
         self.come();
         self.news
     }
 
-    pub(super) fn end(&mut self) {
+    pub(super) fn end(&mut self, until: Until) {
         self.calls -= 1;
+        self.waits -= usize::from(until == Until::NothingIsLeft);
         if self.calls == 0 {
             self.backlog = 0;
         }
@@ -71,6 +82,16 @@ impl Pull {
     /// Something may have come.
     pub(super) fn come(&mut self) {
         self.news += 1;
+    }
+
+    /// Something has ended. Says whether anybody wants to know whether that was all, for which somebody has to look. Also if more is known
+    /// to be due: somebody may be looking this moment, and have found the last of it gone.
+    pub(super) fn may_be_done(&mut self) -> bool {
+        let is_wanted = self.waits > 0;
+        if is_wanted {
+            self.come();
+        }
+        is_wanted
     }
 
     /// Whether somebody should look.
@@ -120,29 +141,24 @@ impl Pull {
 }
 
 /// Pulls until nothing is left: see [`WorkPool::process_pending`](super::WorkPool::process_pending).
-pub(super) fn process_pending(core: &Arc<Core>, timeout: Option<Duration>) -> Completion {
-    pull(core, |since| core.ready.wait_for_pending(since, deadline(timeout)))
+pub(super) fn process_pending(core: &Core, timeout: Option<Duration>) -> Completion {
+    pull(core, Until::NothingIsLeft, |since| core.ready.wait_for_pending(since, deadline(timeout)))
 }
 
 /// Pulls until the pool stops: see [`WorkPool::follow`](super::WorkPool::follow).
-pub(super) fn follow(core: &Arc<Core>, timeout: Option<Duration>) -> Completion {
-    pull(core, |_| core.ready.wait_while_following(deadline(timeout)))
+pub(super) fn follow(core: &Core, timeout: Option<Duration>) -> Completion {
+    pull(core, Until::TheEnd, |_| core.ready.wait_while_following(deadline(timeout)))
 }
 
-fn pull(core: &Arc<Core>, wait: impl FnOnce(u64) -> Completion) -> Completion {
+fn pull(core: &Core, until: Until, wait: impl FnOnce(u64) -> Completion) -> Completion {
     if inside::is_inside(core.number) {
         return Completion::WouldDeadlock;
     }
-    if core.begin_listening() {
-        let listener = Arc::downgrade(core);
-        let told = move || listener.upgrade().inspect(|core| core.ready.work_came()).is_some();
-        core.repository().on_queued(core.job.id, Box::new(told));
-    }
-    let since = core.ready.begin_pulling(core.in_ms(core.settings.poll_interval));
+    let since = core.ready.begin_pulling(until, core.in_ms(core.settings.poll_interval));
     // What the dead were holding may be all there is.
     core.heartbeat.wake();
     let completion = wait(since);
-    core.ready.end_pulling();
+    core.ready.end_pulling(until);
     completion
 }
 
@@ -205,6 +221,9 @@ pub(super) fn hand_out(core: &Core, mut cells: Vec<Arc<WorkerCell>>, claims: Vec
             Some(position) => give_to(core, &cells.swap_remove(position), claim),
             None => log::error!("unit {}: claimed for a worker that was not offered", claim.unit.id),
         }
+    }
+    if granted > 0 {
+        news::were_pulled(core);
     }
     for cell in cells {
         slot::give_back(core, &cell, None);
@@ -271,7 +290,7 @@ mod tests {
         let mut pull = Pull::default();
         assert!(!pull.wants_look(), "nobody asks for it");
         let earlier = pull.begin_look();
-        let since = pull.begin();
+        let since = pull.begin(Until::NothingIsLeft);
         pull.end_look(earlier, &found(0, false));
         assert!(pull.wants_look() && !pull.is_done(since));
         pull.end_look(pull.begin_look(), &found(0, true));
@@ -286,10 +305,24 @@ mod tests {
     }
 
     #[test]
+    fn whether_that_was_all_is_looked_for_only_if_somebody_waits_for_it() {
+        let mut pull = Pull::default();
+        pull.begin(Until::TheEnd);
+        pull.end_look(pull.begin_look(), &found(0, true));
+        assert!(!pull.may_be_done() && !pull.wants_look());
+        let since = pull.begin(Until::NothingIsLeft);
+        pull.end_look(pull.begin_look(), &found(1, true));
+        let look = pull.begin_look();
+        assert!(pull.may_be_done());
+        pull.end_look(look, &found(0, true));
+        assert!(!pull.is_done(since) && pull.wants_look(), "it ended while somebody looked, who has not seen it");
+    }
+
+    #[test]
     fn what_is_due_is_taken_one_by_one_and_forgotten_when_nobody_wants_it_any_more() {
         let mut pull = Pull::default();
-        pull.begin();
-        pull.begin();
+        pull.begin(Until::NothingIsLeft);
+        pull.begin(Until::TheEnd);
         pull.end_look(pull.begin_look(), &found(2, false));
         pull.take();
         assert_eq!((pull.backlog(), pull.is_dry(), pull.wants_look()), (1, false, false));
@@ -300,9 +333,9 @@ mod tests {
             "more than one counts may wait"
         );
         pull.end_look(pull.begin_look(), &found(1, false));
-        pull.end();
+        pull.end(Until::NothingIsLeft);
         assert_eq!((pull.backlog(), pull.is_active()), (1, true));
-        pull.end();
+        pull.end(Until::TheEnd);
         assert_eq!((pull.backlog(), pull.is_active()), (0, false));
         pull.end_look(pull.begin_look(), &found(2, false));
         assert_eq!(pull.backlog(), 0, "a look that ends too late");

@@ -9,7 +9,7 @@ use super::error::StartError;
 use super::init::InitHook;
 use super::stats::PoolPhase;
 use super::supervisor::Helpers;
-use super::{claimer, heartbeat, inside, panics, reporter, run, supervisor};
+use super::{claimer, heartbeat, inside, news, panics, reporter, run, supervisor};
 use crate::executor::ExecuteError;
 use crate::lease::NewOwner;
 use crate::process::Process;
@@ -23,6 +23,7 @@ pub(super) fn start_threads(core: &Arc<Core>, hook: Option<Box<dyn InitHook>>) -
         false => Err(error),
     });
     core.start_as(owner.map_err(StartError::Repository)?);
+    news::listen(core);
     panics::contain("the first sweep", || heartbeat::sweep(core));
     core.clock.on_jump(Box::new({
         let core = Arc::downgrade(core);

@@ -26,7 +26,7 @@
 //! and the answer tells. `create_job`, `register_owner`, `start`, `append`, `checkpoint_at`, `progress`, `finish` and `release`
 //! answer as the first call would have (though without `not_before`); `insert` and `cancel` say that it was so already,
 //! and `let_go` and `requeue_all` count what there was left to do;
-//! `requeue` and `change_worker` are rejected with the status that they would have brought about. A claim whose answer was
+//! `requeue`, `requeue_unchanged` and `change_worker` are rejected with the status that they would have brought about. A claim whose answer was
 //! lost is found by [`claimed`](Repository::claimed), what an expiry did in the journal.
 //!
 //! **The journal** has one row for every change of a unit's status, written in the same transaction;
@@ -75,7 +75,7 @@ use chrono::{DateTime, Utc};
 use serde_json::Value;
 
 pub use self::requests::{
-    Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Insertion, Intake, Purged, Requeued, Scope, Slot,
+    Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Insertion, Intake, News, Purged, Requeued, Scope, Slot,
     Submitted, Swept,
 };
 pub use self::views::{
@@ -303,12 +303,12 @@ pub trait Repository: Archive {
     /// What a pool has waiting and does not find here was cancelled, or waited for too long, or went to somebody else.
     fn accepted(&self, owner: OwnerId, after: i64, limit: usize) -> Result<Page<UnitKey>>;
 
-    /// Asks to be told whenever a unit of a job may have come to wait for anybody, until `told` says `false`: be it new, requeued, taken
-    /// back, or let go. `told` is called by whoever brought that about, after it is durable; it must not wait, nor call the repository.
+    /// Asks to be told what becomes of a job's units, until `hear` says `false`. It is called by whoever brought that about, after
+    /// it is durable; it must not wait, nor call the repository.
     ///
     /// What other processes do is not told. A repository that tells nothing at all is asked for its [backlog](Repository::backlog) every
-    /// few seconds.
-    fn on_queued(&self, _job_id: JobId, _told: Box<dyn Fn() -> bool + Send + Sync>) {}
+    /// few seconds, and what is cancelled is found with the next [renewal](Repository::renew).
+    fn listen(&self, _job_id: JobId, _hear: Box<dyn Fn(&News) -> bool + Send + Sync>) {}
 
     /// What the request with this token was granted, as far as it is still held, in the order of turns and not of slots.
     fn claimed(&self, owner: OwnerId, token: i64) -> Result<Vec<Claim>>;
@@ -370,10 +370,14 @@ pub trait Repository: Archive {
     /// FAILED or CANCELLED → PENDING, with all its attempts kept and a fresh count. What was purged cannot be requeued.
     fn requeue(&self, job_id: JobId, id: &str, by: &By) -> Result<()>;
 
+    /// The same for a unit that was read, and only if it has not been brought back since: it may have ended badly once more.
+    /// Then it is [`Illegal`](RepositoryError::Illegal).
+    fn requeue_unchanged(&self, read: &WorkUnit, by: &By) -> Result<()>;
+
     /// [Requeues](Repository::requeue) the FAILED and CANCELLED units that a filter means, and counts them.
     ///
     /// It goes through the units once, in the order of insertion, so each is requeued at most once, also if it fails again
-    /// meanwhile. A filter without a status means both; one that names any other is [`Invalid`](RepositoryError::Invalid), and
+    /// meanwhile, and not at all if somebody else has brought it back first. A filter without a status means both; one that names any other is [`Invalid`](RepositoryError::Invalid), and
     /// nothing is done. What was purged, or has not ended badly any more when it is its turn, is skipped and counted.
     ///
     /// Each unit is a transaction of its own. An error ends it: what was requeued until then stays so, and the same call goes
@@ -410,7 +414,7 @@ pub trait Repository: Archive {
                     requeued.purged += 1;
                     continue;
                 }
-                match self.requeue(unit.job_id, unit.id.as_str(), by) {
+                match self.requeue_unchanged(&unit, by) {
                     Ok(()) => requeued.units += 1,
                     Err(RepositoryError::Illegal { .. }) => requeued.changed += 1,
                     Err(error) => return Err(error),

@@ -207,6 +207,23 @@ pub enum CancelAnswer {
     AlreadyEnded(UnitStatus),
 }
 
+/// What those hear who [listen](super::Repository::listen) to a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum News {
+    /// A unit may have come to wait for anybody: it is new, requeued, taken back, or let go.
+    Queued,
+    /// A unit has ended with an attempt of this owner.
+    Ended(OwnerId),
+    /// Somebody has cancelled this unit: it has ended if it waited, and is to be stopped if it is being executed.
+    Cancelled {
+        /// The unit.
+        unit: UnitKey,
+        /// Its name.
+        id: String,
+    },
+}
+
 /// A person, or a program on its behalf, and why it interferes.
 ///
 /// ```

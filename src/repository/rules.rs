@@ -19,7 +19,7 @@ use crate::conversation::{MessageContent, Raw, from_json, to_json};
 use crate::job::{Job, NewJob};
 use crate::lease::{Lease, Owner};
 use crate::money::Charge;
-use crate::unit::{Change, Inputs, NewUnit, UnitId, UnitKey, UnitStatus, check_name, shortened};
+use crate::unit::{Change, Inputs, NewUnit, UnitId, UnitKey, UnitStatus, WorkUnit, check_name, shortened};
 use crate::worker::{WorkerChange, WorkerId, WorkerStatus};
 
 /// Checks a job, and gives it as it will read once it was stored.
@@ -276,10 +276,30 @@ pub(crate) fn to_requeue(filter: &UnitFilter) -> Result<UnitFilter> {
     Ok(filter)
 }
 
-/// The status of a unit that is wanted after all. What was purged has nothing left to be done.
-pub(crate) fn requeued(id: &UnitId, status: UnitStatus, is_purged: bool) -> Result<UnitStatus> {
-    let next = changed_unit(id, status, Change::Requeue)?;
-    if is_purged { Err(illegal_for_unit(id, "purged", Change::Requeue)) } else { Ok(next) }
+/// What tells one end of a unit from another: each attempt raises the fence, and what ends while it waits has its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct End {
+    pub(crate) status: UnitStatus,
+    pub(crate) fence: i64,
+    pub(crate) completed_at: Option<DateTime<Utc>>,
+}
+
+impl End {
+    pub(crate) fn of(unit: &WorkUnit) -> End {
+        End { status: unit.status, fence: unit.fence, completed_at: unit.completed_at }
+    }
+}
+
+/// The status of a unit that is wanted after all, if it still is as it was read. What was purged has nothing left to be done.
+pub(crate) fn requeued(id: &UnitId, end: End, read: Option<End>, is_purged: bool) -> Result<UnitStatus> {
+    let next = changed_unit(id, end.status, Change::Requeue)?;
+    if is_purged {
+        Err(illegal_for_unit(id, "purged", Change::Requeue))
+    } else if read.is_some_and(|read| read != end) {
+        Err(illegal_for_unit(id, "no longer as it was read", Change::Requeue))
+    } else {
+        Ok(next)
+    }
 }
 
 fn illegal_for_unit(id: &UnitId, status: &'static str, change: Change) -> RepositoryError {

@@ -64,6 +64,30 @@ fn no_unit_is_requeued_twice_and_what_somebody_else_brought_back_is_skipped() {
 }
 
 #[test]
+fn what_somebody_else_brought_back_and_has_ended_again_since_it_was_read_stays_as_it_is() {
+    // 003-F68.
+    let (repository, faulty, job) = failed_units(&["a", "b", "c"]);
+    let (ada, bob) = (By::whom("ada"), By::whom("bob"));
+    let before_a = Gate::closed();
+    faulty.on(Verb::Requeue, Fault::Gate(before_a.clone()));
+    let requeued = std::thread::scope(|threads| {
+        let requeueing = threads.spawn(|| faulty.requeue_all(&UnitFilter::job(job), &ada).unwrap());
+        before_a.wait_for(1);
+        for id in ["b", "c"] {
+            repository.requeue(job, id, &bob).unwrap();
+        }
+        fail(&repository, job, "b");
+        repository.cancel(job, "c", &bob).unwrap();
+        before_a.open();
+        requeueing.join().unwrap()
+    });
+    assert_eq!((requeued.units, requeued.purged, requeued.changed), (1, 0, 2));
+    assert_eq!(["a", "b", "c"].map(|id| times_requeued(&repository, job, id)), [1, 1, 1]);
+    let statuses = ["a", "b", "c"].map(|id| repository.unit(job, id).unwrap().status);
+    assert_eq!(statuses, [UnitStatus::Pending, UnitStatus::Failed, UnitStatus::Cancelled]);
+}
+
+#[test]
 fn after_an_error_the_same_call_goes_on_with_the_rest() {
     // 003-F68.
     let by = By::whom("ada");

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use shuttle::sync::atomic::{AtomicUsize, Ordering};
 use shuttle::thread::{self, JoinHandle};
-use workcrew::repository::Intake;
-use workcrew::{Affinity, Completion, NewUnit, Repository, Stop, Threads, WorkPool, WorkPoolBuilder};
+use workcrew::repository::{By, Intake};
+use workcrew::{Affinity, Completion, NewUnit, Repository, Stop, Threads, UnitStatus, WorkPool, WorkPoolBuilder};
 
 use crate::checker::check;
 use crate::world::{
@@ -90,31 +89,68 @@ fn what_is_queued_while_a_pool_follows_is_executed() {
     });
 }
 
+/// Two pools that pull from one repository, each with one worker. Of two pools nobody can say which worker is meant.
+fn two_pools(world: &World, execute: Execute) -> [Arc<WorkPool>; 2] {
+    [(), ()].map(|()| Arc::new(world.pool(execute).max_workers(1).worker_runtime(Threads).start().unwrap()))
+}
+
 #[test]
 fn two_pools_share_what_is_queued() {
     check(|| {
         let world = World::new();
         let ids = join_all([queuer(&world, "a", 2), queuer(&world, "b", 2)]);
-        let execute = one_of(&[quick as Execute, deaf, fails_first]);
-        // Of two pools nobody can say which worker is meant.
-        let start = || Arc::new(world.pool(execute).max_workers(1).worker_runtime(Threads).start().unwrap());
-        let (one, other) = (start(), start());
-        let done = Arc::new(AtomicUsize::new(0));
-        let pullers = [&one, &other].map(|pool| {
-            let done = Arc::clone(&done);
-            waiter(pool, move |pool| {
-                assert_eq!(pool.process_pending(), Completion::Done);
-                done.fetch_add(1, Ordering::SeqCst);
-            })
-        });
-        // That the other has nothing left is only found by looking.
-        world.pass_time_until(|| done.load(Ordering::SeqCst) == 2);
-        for puller in pullers {
-            puller.join().unwrap();
+        let [one, other] = two_pools(&world, one_of(&[quick as Execute, deaf, fails_first, crashes_first]));
+        // No time passes: that the other has ended the last unit is heard.
+        for puller in [&one, &other].map(puller) {
+            assert_eq!(puller.join().unwrap(), Completion::Done);
         }
         assert_eq!(one.stats().completed + other.stats().completed, 4);
         for pool in [&one, &other] {
             pool.stop(Stop::Drain).unwrap();
+        }
+        world.assert_pulled(&[&one, &other], &ids);
+    });
+}
+
+#[test]
+fn what_a_pool_leaves_that_stops_the_other_executes() {
+    check(|| {
+        let world = World::new();
+        let ids = join_all([queuer(&world, "a", 2), queuer(&world, "b", 1)]);
+        let [one, other] = two_pools(&world, one_of(&[quick as Execute, deaf, fails_first]));
+        let pullers = [&one, &other].map(puller);
+        one.stop(one_of(&STOPS)).unwrap();
+        let [stopped, done] = pullers.map(|puller| puller.join().unwrap());
+        assert!(matches!(stopped, Completion::Stopped | Completion::Done));
+        assert_eq!(done, Completion::Done, "no time passes");
+        other.stop(Stop::Drain).unwrap();
+        for id in &ids {
+            assert_eq!(world.status(id), UnitStatus::Completed, "{id}");
+        }
+        world.assert_pulled(&[&one, &other], &ids);
+    });
+}
+
+#[test]
+fn a_cancel_by_anybody_reaches_the_pool_that_has_the_unit() {
+    check(|| {
+        let world = World::new();
+        let ids = join_all([queuer(&world, "a", 2)]);
+        let [one, other] = two_pools(&world, patient);
+        let pullers = [&one, &other].map(puller);
+        for id in &ids {
+            // What waits for anybody nobody would tell of.
+            while !world.status(id).is_leased() {
+                thread::yield_now();
+            }
+            world.repository.cancel(world.job, id, &By::whom("ada")).unwrap();
+        }
+        // The patient ones would wait for ever if nobody told them.
+        for puller in pullers {
+            assert_eq!(puller.join().unwrap(), Completion::Done);
+        }
+        for pool in [&one, &other] {
+            pool.stop(one_of(&STOPS)).unwrap();
         }
         world.assert_pulled(&[&one, &other], &ids);
     });

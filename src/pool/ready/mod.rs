@@ -216,8 +216,12 @@ impl Ready {
     fn change<T>(&self, section: impl FnOnce(&mut State, &mut Wake) -> T) -> T {
         let mut wake = Wake::default();
         let mut state = self.state.lock();
-        let before = state.outlook();
+        let (before, was_empty) = (state.outlook(), state.ledger.is_empty());
         let answer = section(&mut state, &mut wake);
+        // What others have queued while the last unit ran here was not heard of.
+        if !was_empty && state.ledger.is_empty() && state.pull.may_be_done() {
+            wake.claimer |= state.has_pull_work();
+        }
         for worker in state.capacity.take_gone() {
             state.worker_goes(worker);
             wake.supervisor = true;

@@ -8,6 +8,7 @@ use crate::attempt::AttemptKey;
 use crate::pool::capacity::{Taken, WorkerNumber};
 use crate::pool::line::Claimable;
 use crate::pool::open_unit::OpenUnit;
+use crate::pool::pull::Until;
 use crate::pool::scaling::Scaling;
 use crate::pool::sessions::Seat;
 use crate::pool::stats::PoolPhase;
@@ -16,20 +17,25 @@ use crate::repository::Backlog;
 
 impl Ready {
     /// A thread wants units to be pulled, which are looked for now and from then on again and again. Returns the news that this is.
-    pub(in crate::pool) fn begin_pulling(&self, next_ms: i64) -> u64 {
+    pub(in crate::pool) fn begin_pulling(&self, until: Until, next_ms: i64) -> u64 {
         self.change(|state, wake| {
             state.is_sweep_due = true;
             state.poll_again(next_ms, wake);
             wake.claimer = true;
-            state.pull.begin()
+            state.pull.begin(until)
         })
     }
 
-    pub(in crate::pool) fn end_pulling(&self) {
+    pub(in crate::pool) fn end_pulling(&self, until: Until) {
         self.change(|state, wake| {
-            state.pull.end();
+            state.pull.end(until);
             wake.settled = true;
         });
+    }
+
+    /// Whether anybody wants units to be pulled.
+    pub(in crate::pool) fn is_pulling(&self) -> bool {
+        self.state.lock().pull.is_active()
     }
 
     /// Units may have come that wait for anybody.
@@ -38,6 +44,13 @@ impl Ready {
             state.pull.come();
             // Somebody may have wanted to look before, and could not.
             wake.claimer = state.has_pull_work();
+        });
+    }
+
+    /// Others have ended a unit of the job, which may have been the last.
+    pub(in crate::pool) fn others_ended(&self) {
+        self.change(|state, wake| {
+            wake.claimer = state.pull.may_be_done() && state.has_pull_work();
         });
     }
 

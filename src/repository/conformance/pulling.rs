@@ -1,14 +1,14 @@
-//! What is there for whoever pulls: the open scope of `claim`, `backlog`, `on_queued`.
+//! What is there for whoever pulls: the open scope of `claim`, `backlog`, `listen`.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use chrono::TimeDelta;
 
 use super::scene::{SECOND, Scene, TTL, give_up, ids, retry, retry_after, slot, work};
 use crate::job::{JobId, NewJob};
-use crate::repository::{Backlog, By, Intake, RepositoryError, Scope};
+use crate::repository::{Backlog, By, Intake, News, RepositoryError, Scope};
 use crate::unit::{NewUnit, UnitStatus};
 
 cases![
@@ -21,6 +21,7 @@ cases![
     a_backlog_tells_whether_others_have_units_of_the_job,
     a_backlog_is_of_one_job,
     who_listens_is_told_when_units_come_to_wait_for_anybody,
+    who_listens_is_told_what_ended_and_what_was_cancelled,
 ];
 
 fn backlog(scene: &Scene<'_>) -> Backlog {
@@ -128,10 +129,10 @@ fn a_backlog_is_of_one_job(scene: &Scene<'_>) {
 fn who_listens_is_told_when_units_come_to_wait_for_anybody(scene: &Scene<'_>) {
     let told = Arc::new(AtomicUsize::new(0));
     let listener = Arc::clone(&told);
-    scene.repository.on_queued(
+    scene.repository.listen(
         scene.job,
-        Box::new(move || {
-            listener.fetch_add(1, Ordering::SeqCst);
+        Box::new(move |news| {
+            listener.fetch_add(usize::from(*news == News::Queued), Ordering::SeqCst);
             true
         }),
     );
@@ -155,4 +156,38 @@ fn who_listens_is_told_when_units_come_to_wait_for_anybody(scene: &Scene<'_>) {
     assert!(!is_told());
     scene.expire();
     assert!(is_told(), "{} was taken back", claim.unit.id);
+}
+
+fn who_listens_is_told_what_ended_and_what_was_cancelled(scene: &Scene<'_>) {
+    let heard: Arc<Mutex<Vec<News>>> = Arc::default();
+    let listener = Arc::clone(&heard);
+    let hear = move |news: &News| {
+        listener.lock().expect("nobody panics").push(news.clone());
+        true
+    };
+    scene.repository.listen(scene.job, Box::new(hear));
+    let take = || std::mem::take(&mut *heard.lock().expect("nobody panics"));
+    scene.insert(work("a"));
+    if take().is_empty() {
+        // It need not tell: then it is asked.
+        return;
+    }
+    let claim = scene.claim();
+    scene.finish(&claim.lease, &retry());
+    assert_eq!(take(), [], "it waits for its owner");
+    let again = scene.claim();
+    scene.finish(&again.lease, &give_up());
+    assert_eq!(take(), [News::Ended(scene.owner)]);
+
+    let cancelled = |id: &str| News::Cancelled { unit: scene.unit(id).key, id: id.to_owned() };
+    scene.accept(work("waits"));
+    scene.cancel("waits");
+    assert_eq!(take(), [cancelled("waits")]);
+    scene.assigned("runs");
+    take();
+    scene.cancel("runs");
+    assert_eq!(take(), [cancelled("runs")]);
+    scene.cancel("runs");
+    scene.cancel("waits");
+    assert_eq!(take(), [], "nothing changed");
 }

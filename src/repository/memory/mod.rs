@@ -22,9 +22,10 @@ use serde_json::Value;
 
 use self::store::Store;
 use super::listeners::Listeners;
+use super::rules::End;
 use super::{
     Archive, Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Insertion, Intake, JournalEntry,
-    LeaseView, Page, Purged, Repository, Result, Slot, StoredInputs, Submitted, Swept, UnitFilter,
+    LeaseView, News, Page, Purged, Repository, Result, Slot, StoredInputs, Submitted, Swept, UnitFilter,
 };
 use crate::attempt::{Attempt, AttemptKey, AttemptReport, AttemptResult, Beginning, Progress};
 use crate::clock::{Clock, Moment, SystemClock};
@@ -236,8 +237,8 @@ impl Repository for MemoryRepository {
         self.store().accepted_page(owner, after, limit)
     }
 
-    fn on_queued(&self, job_id: JobId, told: Box<dyn Fn() -> bool + Send + Sync>) {
-        self.listeners.add(job_id, told);
+    fn listen(&self, job_id: JobId, hear: Box<dyn Fn(&News) -> bool + Send + Sync>) {
+        self.listeners.add(job_id, hear);
     }
 
     fn claimed(&self, owner: OwnerId, token: i64) -> Result<Vec<Claim>> {
@@ -269,7 +270,9 @@ impl Repository for MemoryRepository {
     }
 
     fn finish(&self, lease: &Lease, report: &AttemptReport) -> Result<Closed> {
-        self.change(|store, now| store.finish(lease, report, now))
+        let closed = self.change(|store, now| store.finish(lease, report, now))?;
+        self.listeners.tell_of_end(lease, &closed);
+        Ok(closed)
     }
 
     fn release(&self, lease: &Lease, after: Option<Duration>, reason: &str) -> Result<Closed> {
@@ -283,17 +286,26 @@ impl Repository for MemoryRepository {
     fn expire(&self, limit: usize) -> Result<Vec<Swept>> {
         let boot_id = self.clock.boot_id();
         let swept = self.change(|store, now| store.expire(limit, &boot_id, now));
-        self.listeners.tell(|job_id| swept.iter().any(|swept| swept.job_id == job_id));
+        self.listeners.tell(&News::Queued, |job_id| swept.iter().any(|swept| swept.job_id == job_id));
         Ok(swept)
     }
 
     fn cancel(&self, job_id: JobId, id: &str, by: &By) -> Result<CancelAnswer> {
-        self.change(|store, now| store.cancel(job_id, id, by, now))
+        let (unit, answer) = self.change(|store, now| store.cancel(job_id, id, by, now))?;
+        self.listeners.tell_of_cancel(job_id, unit, id, answer);
+        Ok(answer)
     }
 
     fn requeue(&self, job_id: JobId, id: &str, by: &By) -> Result<()> {
-        self.change(|store, now| store.requeue(job_id, id, by, now))?;
-        self.listeners.tell(|listened| listened == job_id);
+        self.change(|store, now| store.requeue(job_id, id, None, by, now))?;
+        self.listeners.tell_of_queued(job_id);
+        Ok(())
+    }
+
+    fn requeue_unchanged(&self, read: &WorkUnit, by: &By) -> Result<()> {
+        let (job_id, id) = (read.job_id, read.id.as_str());
+        self.change(|store, now| store.requeue(job_id, id, Some(End::of(read)), by, now))?;
+        self.listeners.tell_of_queued(job_id);
         Ok(())
     }
 
@@ -303,18 +315,20 @@ impl Repository for MemoryRepository {
 
     fn let_go(&self, owner: OwnerId) -> Result<u64> {
         let let_go = self.store().let_go(owner)?;
-        self.listeners.tell(|_| let_go > 0);
+        self.listeners.tell(&News::Queued, |_| let_go > 0);
         Ok(let_go)
     }
 
     fn end_owner(&self, owner: OwnerId) -> Result<()> {
         self.change(|store, now| store.end_owner(owner, now))?;
-        self.listeners.tell(|_| true);
+        self.listeners.tell(&News::Queued, |_| true);
         Ok(())
     }
 
     fn change_worker(&self, owner: OwnerId, job_id: JobId, slot: &Slot, change: WorkerChange) -> Result<Worker> {
-        self.change(|store, now| store.change_worker(owner, job_id, slot, change, now))
+        let worker = self.change(|store, now| store.change_worker(owner, job_id, slot, change, now))?;
+        self.listeners.tell_of_worker(job_id, change);
+        Ok(worker)
     }
 
     fn purge(&self, before: DateTime<Utc>, by: &By) -> Result<Purged> {

@@ -12,7 +12,7 @@ use crate::attempt::{AttemptResult, Failure, FailureKind};
 use crate::clock::{Moment, whole_milliseconds};
 use crate::job::JobId;
 use crate::lease::{Held, NewOwner, Owner, OwnerId};
-use crate::repository::rules::{self, Silence};
+use crate::repository::rules::{self, End, Silence};
 use crate::repository::{
     By, CancelAnswer, PURGE_LIMIT, Purged, RepositoryError, Result, Slot, Staleness, Swept, actor, loss,
 };
@@ -101,12 +101,13 @@ impl Store {
         Swept { job_id, unit: key, unit_id, attempt_number: None, change, status }
     }
 
-    pub(super) fn cancel(&mut self, job_id: JobId, id: &str, by: &By, now: Moment) -> Result<CancelAnswer> {
+    pub(super) fn cancel(&mut self, job_id: JobId, id: &str, by: &By, now: Moment) -> Result<(UnitKey, CancelAnswer)> {
         let unit = self.unit_named(job_id, id)?;
         let (key, from) = (unit.key, unit.status);
         let Some(to) = from.after(Change::Cancel) else {
             let was_requested = from == UnitStatus::CancelRequested;
-            return Ok(if was_requested { CancelAnswer::AlreadyRequested } else { CancelAnswer::AlreadyEnded(from) });
+            let answer = if was_requested { CancelAnswer::AlreadyRequested } else { CancelAnswer::AlreadyEnded(from) };
+            return Ok((key, answer));
         };
         let attempt_number = from.is_leased().then_some(unit.attempt_count);
         let unit = self.unit_mut(key);
@@ -117,13 +118,15 @@ impl Store {
         }
         let step = Step::new(key, Change::Cancel, from, by.clone());
         self.record(Step { attempt_number, ..step }, now);
-        Ok(if to == UnitStatus::Cancelled { CancelAnswer::Cancelled } else { CancelAnswer::Requested })
+        Ok((key, if to == UnitStatus::Cancelled { CancelAnswer::Cancelled } else { CancelAnswer::Requested }))
     }
 
-    pub(super) fn requeue(&mut self, job_id: JobId, id: &str, by: &By, now: Moment) -> Result<()> {
+    /// Only as it was `read`, if it was.
+    pub(super) fn requeue(&mut self, job_id: JobId, id: &str, read: Option<End>, by: &By, now: Moment) -> Result<()> {
         let unit = self.unit_named(job_id, id)?;
         let (key, from) = (unit.key, unit.status);
-        let to = rules::requeued(&unit.id, from, unit.purged_at.is_some())?;
+        let end = End { status: from, fence: unit.fence, completed_at: unit.completed_at };
+        let to = rules::requeued(&unit.id, end, read, unit.purged_at.is_some())?;
 
         let unit = self.unit_mut(key);
         unit.status = to;

@@ -39,25 +39,36 @@ fn ready(connection: &Connection, job_id: JobId, limit: usize) -> Result<usize> 
 
 /// Units whose time has come wait for a claim to make them ready.
 fn due_meanwhile(connection: &Connection, job_id: JobId, now_ms: i64, limit: usize) -> Result<usize> {
-    let sql = "SELECT key
-               FROM work_units
-               WHERE not_before IS NOT NULL AND (not_before <= ?2 OR not_before - delay_ms > ?2)
-                 AND +job_id = ?1 AND status = 'PENDING' AND accepted_by IS NULL AND has_prompt
-               LIMIT ?3";
-    count(connection, sql, params![job_id.0, now_ms, sql_limit(limit)])
+    let fallen_due = "SELECT key
+                      FROM work_units
+                      WHERE not_before IS NOT NULL AND job_id = ?1 AND not_before <= ?2
+                        AND status = 'PENDING' AND accepted_by IS NULL AND has_prompt
+                      LIMIT ?3";
+    // None of those: its time has not come, and is further away than it ever was.
+    let put_off = "SELECT key
+                   FROM work_units
+                   WHERE not_before IS NOT NULL AND not_before - delay_ms > ?2
+                     AND +job_id = ?1 AND status = 'PENDING' AND accepted_by IS NULL AND has_prompt
+                   LIMIT ?3";
+    let due = count(connection, fallen_due, params![job_id.0, now_ms, sql_limit(limit)])?;
+    Ok(due + count(connection, put_off, params![job_id.0, now_ms, sql_limit(limit - due)])?)
 }
 
 fn is_with_others(connection: &Connection, job_id: JobId, owner: OwnerId) -> Result<bool> {
     for sql in [
         "SELECT 1 FROM work_units WHERE lease_owner IS NOT NULL AND lease_owner <> ?2 AND +job_id = ?1 LIMIT 1",
+        // In two steps: with an OR it would go through all that nobody accepted.
         "SELECT 1
          FROM work_units
-         WHERE status = 'PENDING' AND not_before IS NULL AND job_id = ?1 AND (accepted_by < ?2 OR accepted_by > ?2)
-         LIMIT 1",
+         WHERE status = 'PENDING' AND not_before IS NULL AND job_id = ?1 AND accepted_by < ?2 LIMIT 1",
         "SELECT 1
          FROM work_units
-         WHERE not_before IS NOT NULL AND +job_id = ?1 AND status = 'PENDING' AND accepted_by <> ?2
-         LIMIT 1",
+         WHERE status = 'PENDING' AND not_before IS NULL AND job_id = ?1 AND accepted_by > ?2 LIMIT 1",
+        // Not through all that is not due, of which there may be far more than anybody accepts.
+        "SELECT 1
+         FROM work_units
+         WHERE status = 'PENDING' AND accepted_by IS NOT NULL AND accepted_by <> ?2
+           AND not_before IS NOT NULL AND +job_id = ?1 LIMIT 1",
     ] {
         let look = connection.prepare_cached(sql).and_then(|mut select| select.exists([job_id.0, owner.0]));
         if stored(look)? {
@@ -70,8 +81,8 @@ fn is_with_others(connection: &Connection, job_id: JobId, owner: OwnerId) -> Res
 fn next_due(connection: &Connection, job_id: JobId, now_ms: i64) -> Result<Option<chrono::DateTime<chrono::Utc>>> {
     let sql = "SELECT not_before
                FROM work_units
-               WHERE not_before > ?2 AND not_before - delay_ms <= ?2
-                 AND +job_id = ?1 AND status = 'PENDING' AND accepted_by IS NULL AND has_prompt
+               WHERE job_id = ?1 AND not_before > ?2 AND +(not_before - delay_ms) <= ?2
+                 AND status = 'PENDING' AND accepted_by IS NULL AND has_prompt
                ORDER BY not_before
                LIMIT 1";
     let look = connection

@@ -92,7 +92,7 @@ impl Book<'_> {
         self.job_has_template(request.job_id)?;
         self.check_owner(terms.owner)?;
         self.check_slots(terms.owner, &request.slots)?;
-        self.make_due_units_ready(now)?;
+        self.make_due_units_ready(now, request.job_id)?;
         let wishes = Wishes::of(&request.slots);
         let mut named = self.named_units(now, request, &wishes)?;
         let mut next = self.candidates(now, request, &wishes)?;
@@ -116,28 +116,29 @@ impl Book<'_> {
         Ok(claims)
     }
 
-    /// Moves units whose time has come into the index that claims are served from.
+    /// Moves units of a job whose time has come into the index that claims are served from.
     ///
     /// A unit that is further away than it ever was is due too: the calendar was set back.
-    fn make_due_units_ready(&mut self, now: Moment) -> Answer<()> {
+    fn make_due_units_ready(&mut self, now: Moment, job_id: JobId) -> Answer<()> {
         let now_ms = now.wall.timestamp_millis();
         // Looking is cheap; an update of any number of rows is not, even if there is none.
         for (look, update) in [
             (
-                "SELECT 1 FROM work_units WHERE not_before IS NOT NULL AND not_before <= ?1 LIMIT 1",
+                "SELECT 1 FROM work_units WHERE not_before IS NOT NULL AND job_id = ?1 AND not_before <= ?2 LIMIT 1",
                 "UPDATE work_units
                  SET not_before = NULL, delay_ms = NULL
-                 WHERE not_before IS NOT NULL AND not_before <= ?1",
+                 WHERE not_before IS NOT NULL AND job_id = ?1 AND not_before <= ?2",
             ),
             (
-                "SELECT 1 FROM work_units WHERE not_before IS NOT NULL AND not_before - delay_ms > ?1 LIMIT 1",
+                "SELECT 1 FROM work_units
+                 WHERE not_before IS NOT NULL AND not_before - delay_ms > ?2 AND +job_id = ?1 LIMIT 1",
                 "UPDATE work_units
                  SET not_before = NULL, delay_ms = NULL
-                 WHERE not_before IS NOT NULL AND not_before - delay_ms > ?1",
+                 WHERE not_before IS NOT NULL AND not_before - delay_ms > ?2 AND +job_id = ?1",
             ),
         ] {
-            if self.connection.prepare_cached(look)?.exists([now_ms])? {
-                self.connection.prepare_cached(update)?.execute([now_ms])?;
+            if self.connection.prepare_cached(look)?.exists([job_id.0, now_ms])? {
+                self.connection.prepare_cached(update)?.execute([job_id.0, now_ms])?;
             }
         }
         Ok(())

@@ -65,9 +65,10 @@ use self::open::Place;
 use self::units::{NewRow, Taken};
 use self::writer::{Order, Patience, Writer, WriterThread};
 use super::listeners::Listeners;
+use super::rules::End;
 use super::{
     Archive, Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Insertion, Intake, JournalEntry,
-    LeaseView, Page, Purged, Repository, Result, Slot, StoredInputs, Submitted, Swept, UnitFilter, rules,
+    LeaseView, News, Page, Purged, Repository, Result, Slot, StoredInputs, Submitted, Swept, UnitFilter, rules,
 };
 use crate::attempt::{Attempt, AttemptKey, AttemptReport, AttemptResult, Beginning, Progress};
 use crate::clock::{Clock, SystemClock};
@@ -315,8 +316,8 @@ impl Repository for SqliteRepository {
         self.shared.archive.look(|connection| backlog::accepted(connection, owner, after, limit))
     }
 
-    fn on_queued(&self, job_id: JobId, told: Box<dyn Fn() -> bool + Send + Sync>) {
-        self.shared.listeners.add(job_id, told);
+    fn listen(&self, job_id: JobId, hear: Box<dyn Fn(&News) -> bool + Send + Sync>) {
+        self.shared.listeners.add(job_id, hear);
     }
 
     fn claimed(&self, owner: OwnerId, token: i64) -> Result<Vec<Claim>> {
@@ -370,9 +371,11 @@ impl Repository for SqliteRepository {
     }
 
     fn finish(&self, lease: &Lease, report: &AttemptReport) -> Result<Closed> {
-        let (now, lease, row) = (self.shared.clock.now(), lease.clone(), ReportRow::of(report)?);
+        let (now, held, row) = (self.shared.clock.now(), lease.clone(), ReportRow::of(report)?);
         let order = Order::new("finish").attempt(lease.attempt()).bytes(row.len_bytes());
-        self.run(order, move |book| book.finish(now, &lease, &row))
+        let closed = self.run(order, move |book| book.finish(now, &held, &row))?;
+        self.shared.listeners.tell_of_end(lease, &closed);
+        Ok(closed)
     }
 
     fn release(&self, lease: &Lease, after: Option<Duration>, reason: &str) -> Result<Closed> {
@@ -389,19 +392,30 @@ impl Repository for SqliteRepository {
     fn expire(&self, limit: usize) -> Result<Vec<Swept>> {
         let (now, boot_id) = (self.shared.clock.now(), self.shared.clock.boot_id());
         let swept = self.run(Order::new("expire"), move |book| book.expire(now, &boot_id, limit))?;
-        self.shared.listeners.tell(|job_id| swept.iter().any(|swept| swept.job_id == job_id));
+        self.shared.listeners.tell(&News::Queued, |job_id| swept.iter().any(|swept| swept.job_id == job_id));
         Ok(swept)
     }
 
     fn cancel(&self, job_id: JobId, id: &str, by: &By) -> Result<CancelAnswer> {
-        let (now, id, by) = (self.shared.clock.now(), id.to_owned(), by.clone());
-        self.run(Order::new("cancel").urgent(), move |book| book.cancel(now, job_id, &id, &by))
+        let (now, name, by) = (self.shared.clock.now(), id.to_owned(), by.clone());
+        let order = Order::new("cancel").urgent();
+        let (unit, answer) = self.run(order, move |book| book.cancel(now, job_id, &name, &by))?;
+        self.shared.listeners.tell_of_cancel(job_id, unit, id, answer);
+        Ok(answer)
     }
 
     fn requeue(&self, job_id: JobId, id: &str, by: &By) -> Result<()> {
         let (now, id, by) = (self.shared.clock.now(), id.to_owned(), by.clone());
-        self.run(Order::new("requeue"), move |book| book.requeue(now, job_id, &id, &by))?;
-        self.shared.listeners.tell(|listened| listened == job_id);
+        self.run(Order::new("requeue"), move |book| book.requeue(now, job_id, &id, None, &by))?;
+        self.shared.listeners.tell_of_queued(job_id);
+        Ok(())
+    }
+
+    fn requeue_unchanged(&self, read: &WorkUnit, by: &By) -> Result<()> {
+        let (now, job_id, end) = (self.shared.clock.now(), read.job_id, End::of(read));
+        let (id, by) = (read.id.clone(), by.clone());
+        self.run(Order::new("requeue"), move |book| book.requeue(now, job_id, id.as_str(), Some(end), &by))?;
+        self.shared.listeners.tell_of_queued(job_id);
         Ok(())
     }
 
@@ -412,14 +426,14 @@ impl Repository for SqliteRepository {
 
     fn let_go(&self, owner: OwnerId) -> Result<u64> {
         let let_go = self.run(Order::new("let_go"), move |book| book.let_go(owner))?;
-        self.shared.listeners.tell(|_| let_go > 0);
+        self.shared.listeners.tell(&News::Queued, |_| let_go > 0);
         Ok(let_go)
     }
 
     fn end_owner(&self, owner: OwnerId) -> Result<()> {
         let now = self.shared.clock.now();
         self.run(Order::new("end_owner"), move |book| book.end_owner(now, owner))?;
-        self.shared.listeners.tell(|_| true);
+        self.shared.listeners.tell(&News::Queued, |_| true);
         Ok(())
     }
 
@@ -427,7 +441,10 @@ impl Repository for SqliteRepository {
         rules::check_worker_change(change)?;
         rules::check_slot(slot)?;
         let (now, slot) = (self.shared.clock.now(), slot.clone());
-        self.run(Order::new("change_worker"), move |book| book.change_worker(now, owner, job_id, &slot, change))
+        let order = Order::new("change_worker");
+        let worker = self.run(order, move |book| book.change_worker(now, owner, job_id, &slot, change))?;
+        self.shared.listeners.tell_of_worker(job_id, change);
+        Ok(worker)
     }
 
     fn purge(&self, before: DateTime<Utc>, by: &By) -> Result<Purged> {

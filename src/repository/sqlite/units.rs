@@ -1,18 +1,19 @@
 //! Units on their way in: jobs, insert, submit; and what people do to them: cancel, requeue.
 
+use chrono::{DateTime, Utc};
 use rusqlite::{OptionalExtension, params};
 
 use super::book::{Answer, Book, Entry};
 use super::claims::{Grant, Terms};
 use super::read;
-use super::rows::{HotUnit, blob, json, optional_blob, time};
+use super::rows::{HotUnit, blob, json, optional_blob, optional_time, time};
 use crate::chain::Hash;
 use crate::clock::Moment;
 use crate::conversation::to_json;
 use crate::job::{Job, JobId, NewJob};
 use crate::lease::{Lease, OwnerId};
 use crate::money::Money;
-use crate::repository::rules::{self, Pause};
+use crate::repository::rules::{self, End, Pause};
 use crate::repository::{By, CancelAnswer, Insertion, Intake, RepositoryError, Slot, Submitted, actor};
 use crate::unit::{Change, Inputs, NewUnit, UnitId, UnitKey, UnitStatus, WorkUnit};
 
@@ -360,16 +361,17 @@ impl Book<'_> {
         Ok(())
     }
 
-    pub(super) fn cancel(&mut self, now: Moment, job_id: JobId, id: &str, by: &By) -> Answer<CancelAnswer> {
+    pub(super) fn cancel(&mut self, now: Moment, job_id: JobId, id: &str, by: &By) -> Answer<(UnitKey, CancelAnswer)> {
         self.job_has_template(job_id)?;
         let Some(unit) = self.unit_named(job_id, id)? else {
             return Err(RepositoryError::unknown_unit(job_id, id).into());
         };
         let Some(to) = unit.status.after(Change::Cancel) else {
-            return Ok(match unit.status {
+            let answer = match unit.status {
                 UnitStatus::CancelRequested => CancelAnswer::AlreadyRequested,
                 status => CancelAnswer::AlreadyEnded(status),
-            });
+            };
+            return Ok((unit.key, answer));
         };
         let is_over = to == UnitStatus::Cancelled;
         let mut update = self.connection.prepare_cached(if is_over {
@@ -382,15 +384,17 @@ impl Book<'_> {
         update.execute([unit.key.0, now.wall.timestamp_millis()])?;
         self.attempt_changes(unit.attempt());
         self.record_by(now, &unit, Change::Cancel, to, (!is_over).then_some(unit.attempt_count), by)?;
-        Ok(if is_over { CancelAnswer::Cancelled } else { CancelAnswer::Requested })
+        Ok((unit.key, if is_over { CancelAnswer::Cancelled } else { CancelAnswer::Requested }))
     }
 
-    pub(super) fn requeue(&mut self, now: Moment, job_id: JobId, id: &str, by: &By) -> Answer<()> {
+    /// Only as it was `read`, if it was.
+    pub(super) fn requeue(&mut self, now: Moment, job_id: JobId, id: &str, read: Option<End>, by: &By) -> Answer<()> {
         self.job_has_template(job_id)?;
         let Some(unit) = self.unit_named(job_id, id)? else {
             return Err(RepositoryError::unknown_unit(job_id, id).into());
         };
-        let to = rules::requeued(&unit.id, unit.status, unit.is_purged)?;
+        let end = End { status: unit.status, fence: unit.fence, completed_at: self.completed_at(unit.key)? };
+        let to = rules::requeued(&unit.id, end, read, unit.is_purged)?;
         let mut update = self.connection.prepare_cached(
             "UPDATE work_units
              SET status = 'PENDING', attempts_used = 0, releases = 0, completed_at = NULL, failure_kind = NULL,
@@ -400,6 +404,11 @@ impl Book<'_> {
         )?;
         update.execute([unit.key.0])?;
         self.record_by(now, &unit, Change::Requeue, to, None, by)
+    }
+
+    fn completed_at(&self, key: UnitKey) -> Answer<Option<DateTime<Utc>>> {
+        let mut select = self.connection.prepare_cached("SELECT completed_at FROM work_units WHERE key = ?1")?;
+        Ok(select.query_row([key.0], |row| optional_time(row, 0))?)
     }
 
     /// A journal row for what somebody did.

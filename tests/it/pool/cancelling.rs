@@ -109,7 +109,8 @@ fn what_does_not_listen_is_ended_after_the_kill_grace() {
 fn a_success_after_the_request_stays_on_the_attempt() {
     // 003-F47
     let world = World::new();
-    let (pool, stage) = world.staged(1);
+    let (part, stage) = stage();
+    let pool = world.deaf_pool(part).1.max_workers(1).up();
     let handle = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
     let call = stage.next();
     // Somebody else asks, and the executor ends before the pool has heard of it.
@@ -128,7 +129,8 @@ fn a_success_after_the_request_stays_on_the_attempt() {
 fn a_request_of_another_process_is_heard_with_the_next_heartbeat() {
     // 003-F46, 003-F47
     let world = World::new();
-    let (pool, stage) = world.staged(1);
+    let (part, stage) = stage();
+    let pool = world.deaf_pool(part).1.max_workers(1).up();
     let handle = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
     let call = stage.next();
     world.repository.cancel(world.job, "a", &By::whom("another process")).unwrap();

@@ -29,7 +29,8 @@ impl World {
     /// A pool with one worker, whose retries are an hour away, and what its callbacks tell.
     fn telling(&self) -> (WorkPool, Stage, Receiver<String>) {
         let (part, stage) = stage();
-        let builder = self.pool(part).max_workers(1).max_queue_size(5_000).retry(RetryPolicy::fixed(HOUR));
+        let (_, builder) = self.deaf_pool(part);
+        let builder = builder.max_workers(1).max_queue_size(5_000).retry(RetryPolicy::fixed(HOUR));
         let (builder, outcomes) = tells_outcomes(builder, self);
         (builder.up(), stage, outcomes)
     }
@@ -95,7 +96,8 @@ fn what_was_pulled_and_waits_again_is_told_when_another_process_cancels_it() {
     // 003-F46
     let world = World::new();
     let (part, stage) = stage();
-    let builder = world.pool(part).max_workers(2).retry(RetryPolicy::fixed(HOUR)).affinity(Affinity::StrictQueue);
+    let (_, builder) = world.deaf_pool(part);
+    let builder = builder.max_workers(2).retry(RetryPolicy::fixed(HOUR)).affinity(Affinity::StrictQueue);
     let (builder, outcomes) = tells_outcomes(builder, &world);
     let pool = builder.up();
     world.queue(&[unit("again"), unit("first").affinity_key("s"), unit("second").affinity_key("s")]);
@@ -229,7 +231,7 @@ fn many_units_that_wait_are_looked_at_in_pages() {
     const WAITING: usize = 2_500;
     let world = World::new();
     let (part, stage) = stage();
-    let (faulty, builder) = world.faulty_pool(part);
+    let (faulty, builder) = world.deaf_pool(part);
     let (builder, outcomes) = tells_outcomes(builder.max_workers(1).max_queue_size(WAITING), &world);
     let pool = builder.up();
     pool.enqueue(NewUnit::new("running"), "go").unwrap();
@@ -254,7 +256,7 @@ fn many_units_that_wait_are_looked_at_in_pages() {
 fn nothing_is_asked_while_nothing_waits_and_a_failure_is_made_good_with_the_next_heartbeat() {
     let world = World::new();
     let (part, stage) = stage();
-    let (faulty, builder) = world.faulty_pool(part);
+    let (faulty, builder) = world.deaf_pool(part);
     let (builder, outcomes) = tells_outcomes(builder.max_workers(1), &world);
     let pool = builder.up();
     let beat = || {
@@ -286,7 +288,7 @@ fn a_cancel_whose_answer_was_lost_is_told_with_the_next_heartbeat() {
     // 003-F46
     let world = World::new();
     let (part, stage) = stage();
-    let (faulty, builder) = world.faulty_pool(part);
+    let (faulty, builder) = world.deaf_pool(part);
     let (builder, outcomes) = tells_outcomes(builder.max_workers(1), &world);
     let pool = builder.up();
     pool.enqueue(NewUnit::new("running"), "go").unwrap();

@@ -25,6 +25,7 @@ mod locks;
 mod parts;
 mod pulling;
 mod pulling_apart;
+mod pulling_odd;
 mod queue;
 mod queue_again;
 mod queue_timeouts;

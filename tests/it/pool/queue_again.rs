@@ -430,7 +430,7 @@ fn a_unit_that_comes_while_a_claim_finds_nothing_runs_at_once() {
     // 000-F27, 001-F55
     let world = World::new();
     let (part, stage) = stage();
-    let (faulty, builder) = world.faulty_pool(part);
+    let (faulty, builder) = world.deaf_pool(part);
     let (pool, call) = busy(builder, &stage);
     let gone = enqueue(&pool, "gone");
     // Behind the pool's back: the claim finds nothing, and before the pool knows there is something.

@@ -200,7 +200,7 @@ fn a_unit_that_is_tried_again_goes_before_whoever_waits_for_a_place() {
 fn a_due_unit_that_somebody_else_cancelled_does_not_keep_its_place_from_who_waits() {
     let world = World::new();
     let (part, stage) = stage();
-    let (faulty, builder) = world.faulty_pool(part);
+    let (faulty, builder) = world.deaf_pool(part);
     let pool = builder.max_workers(1).retry(RetryPolicy::fixed(Duration::from_secs(1))).up();
     let first = pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
     stage.next().fail(ExecuteError::retry("not yet"));

@@ -54,8 +54,8 @@ CREATE TABLE work_units (
 ) STRICT;
 CREATE UNIQUE INDEX work_units_by_id ON work_units (job_id, id);
 CREATE INDEX work_units_ready ON work_units (job_id, accepted_by, priority DESC, key)
-    WHERE status = 'PENDING' AND not_before IS NULL;
-CREATE INDEX work_units_delayed ON work_units (not_before) WHERE not_before IS NOT NULL;
+    WHERE status = 'PENDING' AND not_before IS NULL AND (has_prompt OR accepted_by IS NOT NULL);
+CREATE INDEX work_units_delayed ON work_units (job_id, not_before) WHERE not_before IS NOT NULL;
 CREATE INDEX work_units_put_off ON work_units (not_before - delay_ms) WHERE not_before IS NOT NULL;
 CREATE INDEX work_units_leased ON work_units (lease_owner, lease_until_boot_ms) WHERE lease_owner IS NOT NULL;
 CREATE INDEX work_units_accepted ON work_units (accepted_by) WHERE status = 'PENDING' AND accepted_by IS NOT NULL;
