@@ -1,7 +1,8 @@
 //! The heartbeat: renews all leases of the pool in one statement, and learns from it what was lost and what is to be cancelled.
 //!
 //! With each beat it also looks which of the units that wait here do not wait any more, because somebody else cancelled them or has them.
-//! If it cannot renew in time it stops the pool's executions itself, before anybody else may begin the same units.
+//! If it cannot renew in time it stops the pool's executions itself, before anybody else may begin the same units; while it waits for an
+//! answer the supervisor does.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use super::ledger::Left;
 use super::open_unit::OpenUnit;
 use super::ready::Stop;
 use super::stats::PoolPhase;
+use super::timers::Alarm;
 use super::{claimer, panics, slot, supervisor};
 use crate::attempt::AttemptKey;
 use crate::clock::milliseconds;
@@ -124,7 +126,14 @@ impl Beat {
 
     fn renew(&mut self, core: &Arc<Core>) {
         let asked_at_ms = core.now_ms();
-        match core.repository().renew(core.owner(), core.settings.lease) {
+        let margin_ms = milliseconds(core.settings.heartbeat);
+        let last_chance_ms = self.renewed_at_ms.saturating_add(milliseconds(core.settings.lease)) - margin_ms;
+        // An answer may take for ever. The lease does not wait for it; but who asks late gets the time for an answer.
+        let answer = {
+            let _alarm = Overdue::at(core, last_chance_ms.max(asked_at_ms + margin_ms / 2));
+            core.repository().renew(core.owner(), core.settings.lease)
+        };
+        match answer {
             Ok(held) => {
                 self.renewed_at_ms = asked_at_ms;
                 compare(core, &held, asked_at_ms);
@@ -135,17 +144,44 @@ impl Beat {
             }
             Err(error) => {
                 log::warn!("{}: leases were not renewed: {error}", core.job.id);
-                let lease_ms = milliseconds(core.settings.lease);
-                let margin_ms = milliseconds(core.settings.heartbeat);
-                let is_last_chance = error.is_rejection() || core.now_ms() + margin_ms >= self.renewed_at_ms + lease_ms;
-                if is_last_chance {
-                    for (cell, execution) in executing(core) {
-                        execution.forsake();
-                        supervisor::ask_to_stop(core, &cell, &execution, CancelReason::LeaseLost);
-                    }
+                if error.is_rejection() || core.now_ms() >= last_chance_ms {
+                    forsake_all(core);
                 }
             }
         }
+    }
+}
+
+/// The alarm that rings if a renewal is not answered in time.
+struct Overdue<'a> {
+    core: &'a Core,
+    at_ms: i64,
+}
+
+impl Overdue<'_> {
+    fn at(core: &Core, at_ms: i64) -> Overdue<'_> {
+        core.ready.set_alarm(at_ms, Alarm::Renewal);
+        Overdue { core, at_ms }
+    }
+}
+
+impl Drop for Overdue<'_> {
+    fn drop(&mut self) {
+        self.core.ready.clear_alarm(self.at_ms, Alarm::Renewal);
+    }
+}
+
+/// A renewal is not answered, and the leases are about to end.
+pub(super) fn renewal_is_overdue(core: &Core) {
+    log::warn!("{}: whether leases were renewed is not known in time", core.job.id);
+    forsake_all(core);
+}
+
+/// Stops all executions before anybody else may begin the same units.
+fn forsake_all(core: &Core) {
+    for (cell, execution) in executing(core) {
+        execution.forsake();
+        supervisor::ask_to_stop(core, &cell, &execution, CancelReason::LeaseLost);
     }
 }
 

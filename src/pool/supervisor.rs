@@ -10,7 +10,7 @@ use super::core::Core;
 use super::execution::Execution;
 use super::stopping::Stopping;
 use super::timers::Alarm;
-use super::{crew, homes, panics, slot};
+use super::{crew, heartbeat, homes, panics, slot};
 use crate::executor::CancelReason;
 use crate::sync::thread::JoinHandle;
 
@@ -66,6 +66,7 @@ fn ring(core: &Arc<Core>, alarm: Alarm, stopping: &mut Stopping) {
                 core.heartbeat.wake();
             }
         }
+        Alarm::Renewal => heartbeat::renewal_is_overdue(core),
         Alarm::Poll => {
             if core.ready.poll(core.in_ms(core.settings.poll_interval)) {
                 core.heartbeat.wake();

@@ -19,6 +19,8 @@ pub(super) enum Alarm {
     Retry(UnitKey),
     /// A unit has waited in line for too long.
     QueueTimeout(UnitKey),
+    /// The leases end soon, and whether they were renewed is not known.
+    Renewal,
     /// Other processes may have queued units, or died.
     Poll,
     /// It is to be looked again for units that wait for anybody.

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use workcrew::executor::CancelReason;
-use workcrew::testing::{Fault, Verb};
-use workcrew::{Archive, NewUnit, Outcome, Repository, Scaling, Stop, UnitStatus, WorkPool};
+use workcrew::testing::{Fault, Gate, Verb};
+use workcrew::{Archive, ExecuteError, NewUnit, Outcome, Repository, Scaling, Stop, UnitStatus, WorkPool};
 
 use super::{World, stage, until};
 use crate::support::Up as _;
@@ -93,6 +93,33 @@ fn who_cannot_renew_and_is_not_listened_to_has_let_go_before_anybody_may_take_ov
     deaf.succeed("too late");
     until(|| pool.stats().abandoned_threads == 0);
     assert_eq!(world.unit("a").output.as_deref(), Some("done"));
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
+
+#[test]
+fn who_waits_for_a_renewal_that_does_not_come_back_lets_go_before_anybody_may_take_over() {
+    // 003-F32, 003-F35
+    let world = World::new();
+    let (part, stage) = stage();
+    let (faulty, builder) = world.faulty_pool(part);
+    let pool = builder.max_workers(1).lease(Duration::from_secs(60)).up();
+    pool.submit_work_unit(NewUnit::new("a"), "go").unwrap();
+    let call = stage.next();
+    let renewal = Gate::closed();
+    faulty.on(Verb::Renew, Fault::Gate(renewal.clone()));
+    world.clock.advance(HEARTBEAT);
+    renewal.wait_for(1);
+    world.clock.advance(2 * HEARTBEAT - MOMENT);
+    assert_eq!(call.cancel.wait_timeout(Duration::from_millis(10)), None, "there is time");
+    world.clock.advance(MOMENT);
+    assert_eq!(call.asked(), CancelReason::LeaseLost);
+    renewal.open();
+    call.fail(ExecuteError::retry("asked to stop"));
+    let again = stage.next();
+    assert_eq!((again.attempt_number, world.attempts("a")[0].outcome), (2, Some(Outcome::Released)));
+    drop(again);
+    pool.wait_for_completion();
     pool.stop(Stop::Drain).unwrap();
     world.assert_clean();
 }
