@@ -63,7 +63,8 @@ pub struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// The unit, as it was when it was claimed.
+    /// The unit, as it was when it was claimed, with all that it carries: its id, its priority, and among its
+    /// [options](WorkUnit::options) the directory to work in and how many turns an agent may take.
     pub fn unit(&self) -> &'a WorkUnit {
         &self.claim.unit
     }
@@ -171,7 +172,33 @@ impl<'a> Call<'a> {
         self.recorder.usage(charge);
     }
 
-    /// Saves what the next attempt should start from.
+    /// Saves what the next attempt should start from, in place of what was saved before. It is durable when this returns, unless the
+    /// storage fails, which is logged: then the next attempt starts from what was saved before.
+    ///
+    /// Whatever ends this attempt, a crash of the process or a lost lease too, the next one gets it as
+    /// [`last_checkpoint`](Call::last_checkpoint), in whichever process that is.
+    ///
+    /// ```
+    /// use workcrew::{Call, ExecuteError, WorkResult};
+    ///
+    /// fn execute(call: &Call<'_>) -> Result<WorkResult, ExecuteError> {
+    ///     let done = call.last_checkpoint().and_then(|pages| pages.as_u64()).unwrap_or(0);
+    ///     for page in done..3 {
+    ///         call.checkpoint(page + 1);
+    ///         if page == 1 && call.attempt_number() == 1 {
+    ///             return Err(ExecuteError::retry("the printer is on fire"));
+    ///         }
+    ///     }
+    ///     Ok(WorkResult::text(format!("began with page {}", done + 1)))
+    /// }
+    /// # use workcrew::{MemoryRepository, NewJob, NewUnit, Repository, RetryPolicy, WorkPool};
+    /// # let repository = MemoryRepository::new();
+    /// # let job = repository.create_job(&NewJob::named("a job"))?;
+    /// # let pool = WorkPool::builder(job.id, execute, repository).retry(RetryPolicy::immediate()).start()?;
+    /// # let unit = pool.enqueue(NewUnit::new("a"), "Print it.")?.wait()?;
+    /// # assert_eq!((unit.output.as_deref(), unit.attempt_count), (Some("began with page 3"), 2));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn checkpoint(&self, value: impl Into<Value>) {
         self.recorder.checkpoint(&value.into());
     }

@@ -125,7 +125,7 @@ impl UnitHandle {
     /// If the repository fails.
     pub fn cancel(&self, by: impl Into<By>) -> Result<CancelAnswer, RepositoryError> {
         match self.core.upgrade() {
-            Some(core) => super::cancel(&core, self.unit.id(), &by.into()),
+            Some(core) => super::news::cancel(&core, self.unit.id(), &by.into()),
             None => self.repository.cancel(self.job_id, self.unit.id(), &by.into()),
         }
     }
@@ -270,7 +270,7 @@ impl PoolHandle {
     ///
     /// If the repository fails.
     pub fn cancel(&self, id: &str, by: impl Into<By>) -> Option<Result<CancelAnswer, RepositoryError>> {
-        self.core().map(|core| super::cancel(&core, id, &by.into()))
+        self.core().map(|core| super::news::cancel(&core, id, &by.into()))
     }
 
     /// As [`WorkPool::pause`](super::WorkPool::pause).

@@ -112,7 +112,6 @@ pub use self::scaling::Scaling;
 pub use self::scheduler::{Available, LeastLoaded, Scheduler};
 pub use self::set::{PoolSet, PoolSetBuilder, PoolSetError};
 pub use self::stats::{Activity, PoolPhase, PoolStats, QueueState, Summary, WorkerView};
-
 use crate::error::RepositoryError;
 use crate::executor::Executor;
 use crate::job::JobId;
@@ -358,14 +357,18 @@ impl WorkPool {
     /// database at the same time; each unit goes to one of them. What the pool accepted itself goes first. Units of a strict session wait for
     /// its worker, also those that would rather [fail](crate::Affinity::StrictFailFast).
     ///
+    /// Units are queued by [`queue_unit`](Repository::queue_unit) and [`queue_units`](Repository::queue_units), without a pool. The answer is
+    /// [`Done`](Completion::Done) also if some of them failed: how they ended is told by the callbacks and is in the repository.
+    /// Before the pool was started, or after it was stopped, it returns at once ([`Stopped`](Completion::Stopped)), and in a callback too
+    /// ([`WouldDeadlock`](Completion::WouldDeadlock)).
+    ///
     /// ```
     /// use workcrew::{Call, Completion, NewUnit, WorkPool, WorkResult};
-    /// use workcrew::repository::Intake;
     /// # use workcrew::{MemoryRepository, NewJob, Repository};
     /// # let repository = MemoryRepository::new();
     /// # let job = repository.create_job(&NewJob::named("a job"))?;
     /// let units: Vec<NewUnit> = (0..10).map(|n| NewUnit::new(format!("page {n}")).prompt("Summarise it.")).collect();
-    /// repository.insert(job.id, &units, Intake::Open)?;
+    /// repository.queue_units(job.id, &units)?;
     ///
     /// let pool = WorkPool::builder(job.id, |call: &Call<'_>| Ok(WorkResult::text(call.prompt())), repository).start()?;
     /// assert_eq!(pool.process_pending(), Completion::Done);
@@ -383,7 +386,26 @@ impl WorkPool {
 
     /// Executes what waits for anybody, and what comes to wait, until the pool is [stopped](PoolHandle::stop) by somebody else. What is
     /// queued in this process begins at once, what others queue or leave behind within the
-    /// [`poll_interval`](WorkPoolBuilder::poll_interval).
+    /// [`poll_interval`](WorkPoolBuilder::poll_interval). Otherwise it is like [`process_pending`](WorkPool::process_pending).
+    ///
+    /// ```
+    /// use workcrew::{Call, Completion, NewUnit, Stop, WorkPool, WorkResult};
+    /// # use workcrew::{MemoryRepository, NewJob, Repository};
+    /// # let repository = MemoryRepository::new();
+    /// # let job = repository.create_job(&NewJob::named("a job"))?;
+    /// let queue = repository.clone();
+    /// let builder = WorkPool::builder(job.id, |call: &Call<'_>| Ok(WorkResult::text(call.prompt())), repository);
+    /// // Here the last unit stops the pool; else a signal would, or whoever has a handle.
+    /// let handle = builder.handle();
+    /// let pool = builder.on_unit_complete(move |unit, _| if unit.id.as_str() == "last" { handle.stop(Stop::Drain) }).start()?;
+    /// std::thread::scope(|threads| {
+    ///     let follows = threads.spawn(|| pool.follow());
+    ///     queue.queue_unit(job.id, &NewUnit::new("last").prompt("Summarise it."))?;
+    ///     assert_eq!(follows.join().expect("it does not panic"), Completion::Stopped);
+    ///     Ok::<(), workcrew::RepositoryError>(())
+    /// })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn follow(&self) -> Completion {
         pull::follow(&self.core, None)
     }
@@ -393,13 +415,35 @@ impl WorkPool {
         pull::follow(&self.core, Some(timeout))
     }
 
-    /// Cancels a unit of the pool's job: at once if it waits; if it is being executed, its executor is asked to stop.
+    /// Cancels a unit of the pool's job: at once if it waits; if it is being executed, its executor is asked to stop, and the unit is
+    /// CANCELLED when that has answered or the [`kill_grace`](WorkPoolBuilder::kill_grace) is over, whatever the answer is. What has
+    /// ended stays as it is, and the answer says so. A cancelled unit is not tried again, unless it is
+    /// [requeued](Repository::requeue).
+    ///
+    /// Without a pool, or from another process, [`Repository::cancel`] does the same; the pool that executes the unit hears of it with its
+    /// next heartbeat.
+    ///
+    /// ```
+    /// use workcrew::repository::{By, CancelAnswer};
+    /// use workcrew::{Call, NewUnit, UnitStatus, WorkPool, WorkResult};
+    /// # use workcrew::{MemoryRepository, NewJob, Repository};
+    /// # let repository = MemoryRepository::new();
+    /// # let job = repository.create_job(&NewJob::named("a job"))?;
+    /// let pool = WorkPool::builder(job.id, |call: &Call<'_>| Ok(WorkResult::text(call.prompt())), repository).start()?;
+    /// pool.pause();
+    /// let handle = pool.enqueue(NewUnit::new("a"), "go")?;
+    /// assert_eq!(pool.cancel("a", By::new("ada", "wrong input"))?, CancelAnswer::Cancelled);
+    /// assert_eq!(handle.wait()?.status, UnitStatus::Cancelled);
+    /// assert_eq!(pool.cancel("a", By::whom("bob"))?, CancelAnswer::AlreadyEnded(UnitStatus::Cancelled));
+    /// assert_eq!(pool.cancel("b", By::whom("bob")).unwrap_err().to_string(), "job 1 has no unit `b`");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///
     /// If there is no such unit, or the repository fails.
     pub fn cancel(&self, id: &str, by: impl Into<By>) -> Result<CancelAnswer, RepositoryError> {
-        cancel(&self.core, id, &by.into())
+        news::cancel(&self.core, id, &by.into())
     }
 
     /// Starts nothing until [`resume`](WorkPool::resume). What runs goes on.
@@ -539,13 +583,4 @@ fn wait_for_completion(core: &Core, timeout: Option<Duration>) -> Completion {
         return Completion::WouldDeadlock;
     }
     core.ready.wait_for_completion(deadline(timeout))
-}
-
-/// Cancels a unit in the repository, then here.
-fn cancel(core: &Core, id: &str, by: &By) -> Result<CancelAnswer, RepositoryError> {
-    let answer = core.repository().cancel(core.job.id, id, by)?;
-    if !matches!(answer, CancelAnswer::AlreadyEnded(_)) {
-        news::was_cancelled(core, id)?;
-    }
-    Ok(answer)
 }

@@ -8,7 +8,7 @@ use super::core::Core;
 use super::{claimer, execution, supervisor};
 use crate::attempt::AttemptKey;
 use crate::executor::CancelReason;
-use crate::repository::{News, RepositoryError};
+use crate::repository::{By, CancelAnswer, News, RepositoryError};
 use crate::unit::{UnitKey, UnitStatus};
 
 /// Listens for as long as the pool is there.
@@ -61,6 +61,15 @@ pub(super) fn look_at_cancelled(core: &Core) {
             Err(error) => log::warn!("unit {id}: that it was cancelled could not be seen to: {error}"),
         }
     }
+}
+
+/// Cancels a unit in the repository, then here.
+pub(super) fn cancel(core: &Core, id: &str, by: &By) -> Result<CancelAnswer, RepositoryError> {
+    let answer = core.repository().cancel(core.job.id, id, by)?;
+    if !matches!(answer, CancelAnswer::AlreadyEnded(_)) {
+        was_cancelled(core, id)?;
+    }
+    Ok(answer)
 }
 
 /// What was done for a unit that was cancelled.

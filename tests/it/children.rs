@@ -70,6 +70,24 @@ pub(crate) fn notes(path: &Path) -> Vec<Vec<String>> {
     notes.lines().map(|line| line.split(' ').map(str::to_owned).collect()).collect()
 }
 
+/// Notes, in this process, whatever a person should look at.
+pub(crate) fn note_warnings() {
+    struct Notes;
+    impl log::Log for Notes {
+        fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+            true
+        }
+
+        fn log(&self, record: &log::Record<'_>) {
+            note(format_args!("log {} {}", record.level(), record.args()));
+        }
+
+        fn flush(&self) {}
+    }
+    log::set_logger(&Notes).unwrap();
+    log::set_max_level(log::LevelFilter::Warn);
+}
+
 fn notes_beside(path: &Path) -> PathBuf {
     path.with_extension("log")
 }

@@ -1,6 +1,7 @@
 //! What runs, what waits, what nobody looks after any more: asked from beside the pool.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -17,7 +18,7 @@ use workcrew::{
     OwnerId, Process, Repository, SqliteRepository, UnitStatus, WorkUnit, WorkerId,
 };
 
-use crate::children::{self, Role, hear, say};
+use crate::children::{self, Child, Role, hear, say};
 use crate::support;
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -205,27 +206,86 @@ fn child() {
     let job = repository.create_job(&NewJob::named("job")).unwrap().id;
     let owner = support::owner(&repository, "child");
     claimed(&repository, job, owner, "held", HOUR);
+    claimed(&repository, job, owner, "ran out", Duration::from_millis(1));
+    let unit = NewUnit::new("waits").prompt("Do it.").workspace_dir("/srv/waits").max_iterations(20).priority(3);
+    repository.queue_unit(job, &unit.not_before(DateTime::UNIX_EPOCH + TimeDelta::days(100_000))).unwrap();
     say("it runs");
     hear();
 }
 
-fn stale(path: &Path) -> Vec<LeaseView> {
-    questions::stale(&SqliteArchive::open(path).unwrap(), None).unwrap()
+/// The file that another process works on, and that process.
+fn worked_on() -> (tempfile::TempDir, PathBuf, Child) {
+    let folder = support::folder();
+    let path = folder.path().join("batch.db");
+    let mut child = Role::new("questions::child", "hold", &path).start();
+    child.wait_for("it runs");
+    (folder, path, child)
+}
+
+/// The units that a documented statement tells of.
+fn told(path: &Path, statement: &str) -> Vec<String> {
+    ask(path, statement, |row| row.get("id"))
+}
+
+#[test]
+fn the_statements_that_people_are_told_to_ask_are_answered_beside_the_process_that_works() {
+    // 003-F59, 003-F60, 003-F61
+    let (folder, path, child) = worked_on();
+    let readme = include_str!("../../README.md").lines();
+    let commands: Vec<&str> = readme.filter(|line| line.starts_with("sqlite3 -readonly batch.db ")).collect();
+    let statements: Vec<&str> = commands.iter().map(|command| command.split('"').nth(1).unwrap()).collect();
+    assert_eq!(
+        statements,
+        ["active_units", "queued_units", "stale_leases"].map(documented),
+        "the schema says the same"
+    );
+    let answers: Vec<Vec<String>> = statements.iter().map(|statement| told(&path, statement)).collect();
+    assert_eq!(answers, [&["held", "ran out"][..], &["waits"], &["ran out"]]);
+    if Command::new("sqlite3").arg("--version").output().is_ok() {
+        for (command, ids) in commands.iter().zip(answers) {
+            let Output { status, stdout, stderr } =
+                Command::new("sh").args(["-c", command]).current_dir(folder.path()).output().unwrap();
+            assert!(status.success() && stderr.is_empty(), "{command}: {}", String::from_utf8_lossy(&stderr));
+            let (printed, counted) = (String::from_utf8(stdout).unwrap(), ids.len());
+            assert_eq!(printed.lines().count(), counted, "{command}: {printed}");
+            assert!(ids.iter().all(|id| printed.contains(&format!("|{id}|"))), "{command}: {printed}");
+        }
+    }
+    drop(child);
+    let answers: Vec<Vec<String>> = statements.iter().map(|statement| told(&path, statement)).collect();
+    assert_eq!(answers, [&["held", "ran out"][..], &["waits"], &["ran out"]], "nobody has taken anything back");
+}
+
+#[test]
+fn what_a_unit_carries_is_in_the_one_row_that_an_auditor_reads() {
+    // 003-F39
+    let (_folder, path, _child) = worked_on();
+    let rows = ask(&path, "SELECT * FROM units WHERE id = 'waits'", |row| {
+        let order: (i32, Option<String>) = (row.get("priority")?, row.get("not_before")?);
+        Ok((order, row.get::<_, Option<String>>("workspace_dir")?, row.get::<_, Option<u32>>("max_iterations")?))
+    });
+    let day = (DateTime::UNIX_EPOCH + TimeDelta::days(100_000)).format("%F 00:00:00").to_string();
+    assert_eq!(rows, [((3, Some(day)), Some("/srv/waits".to_owned()), Some(20))]);
+    let rows = ask(&path, "SELECT workspace_dir, max_iterations, not_before FROM units WHERE id = 'held'", |row| {
+        Ok((row.get::<_, Option<String>>(0)?, row.get::<_, Option<u32>>(1)?, row.get::<_, Option<String>>(2)?))
+    });
+    assert_eq!(rows, [(None, None, None)]);
+}
+
+fn stale(path: &Path) -> Vec<(String, Option<Staleness>)> {
+    let stale = questions::stale(&SqliteArchive::open(path).unwrap(), None).unwrap();
+    stale.into_iter().map(|lease| (lease.unit_id.to_string(), lease.staleness)).collect()
 }
 
 #[test]
 fn what_a_process_that_was_killed_held_is_stale_at_once_for_whoever_reads() {
     // 003-F61.
-    let folder = support::folder();
-    let path = folder.path().join("questions.db");
-    let mut child = Role::new("questions::child", "hold", &path).start();
-    child.wait_for("it runs");
-    assert_eq!(stale(&path), []);
+    let (_folder, path, child) = worked_on();
+    let (held, ran_out) = ("held".to_owned(), "ran out".to_owned());
+    assert_eq!(stale(&path), [(ran_out.clone(), Some(Staleness::RanOut))]);
     child.signal(Signal::KILL);
     child.end();
-    let stale = stale(&path);
-    assert_eq!(stale.iter().map(|lease| lease.staleness).collect::<Vec<_>>(), [Some(Staleness::OwnerDied)]);
-    assert!(stale[0].left_ms > 3_000_000, "and its lease would have lasted: {stale:?}");
-    let seen = |view| ask(&path, documented(view), |row| row.get::<_, String>("id"));
-    assert_eq!((seen("active_units"), seen("stale_leases")), (vec!["held".to_owned()], vec![]), "SQL cannot know");
+    let died = Some(Staleness::OwnerDied);
+    assert_eq!(stale(&path), [(held, died), (ran_out, died)], "though the lease of one would have lasted for an hour");
+    assert_eq!(told(&path, documented("stale_leases")), ["ran out"], "SQL cannot know");
 }

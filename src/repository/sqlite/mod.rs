@@ -210,7 +210,7 @@ impl Default for SqliteOptions {
 }
 
 impl SqliteRepository {
-    /// Opens a file, or makes a new one, with the default [options](SqliteOptions).
+    /// Opens a file, or makes a new one, with the default [options](SqliteOptions). There is no default for where it is.
     ///
     /// # Errors
     ///

@@ -14,6 +14,7 @@ mod capacities_crossed;
 mod capture;
 mod corners;
 mod crashes;
+mod defaults;
 mod endings;
 mod faults;
 mod follow;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use workcrew::clock::Clock;
 use workcrew::repository::{By, Intake};
-use workcrew::testing::{Fault, FaultyRepository, Verb};
+use workcrew::testing::{Fault, FaultyRepository, Gate, Verb};
 use workcrew::{
     Archive, Completion, ExecuteError, NewJob, NewUnit, Repository, RetryPolicy, Scaling, Stop, UnitStatus, WorkPool,
 };
@@ -173,9 +173,16 @@ fn what_another_process_queues_is_found_with_the_next_poll() {
     let (part, stage) = stage();
     let deaf = Arc::new(FaultyRepository::new(world.repository.clone().into()).silent());
     let pool = world.pool_on(Arc::clone(&deaf) as Arc<dyn Repository>, part).max_workers(1).up();
+    // The pool looks twice when it begins: at once, and when what the dead were holding has been taken back.
+    let sweep = Gate::closed();
+    deaf.on(Verb::Expire, Fault::Gate(sweep.clone()));
     thread::scope(|threads| {
         threads.spawn(|| pool.follow());
-        until(|| deaf.calls(Verb::Backlog) > 1);
+        sweep.wait_for(1);
+        assert_eq!((pool.wait_for_completion(), deaf.calls(Verb::Backlog)), (Completion::Done, 1));
+        sweep.open();
+        until(|| deaf.calls(Verb::Backlog) == 2);
+        assert_eq!(pool.wait_for_completion(), Completion::Done);
         world.queue_ids(&["a"]);
         world.clock.advance(Duration::from_secs(5) - Duration::from_millis(1));
         assert_quiet(&stage.calls);

@@ -263,7 +263,7 @@ fn names(pool: &WorkPool) -> Vec<String> {
 
 #[test]
 fn on_demand_the_first_are_kept_and_more_come_when_they_are_needed() {
-    // 003-F49, 003-F51
+    // 003-F15, 003-F49, 003-F51
     let world = World::new();
     let (part, stage) = stage();
     let pool = world.pool(part).min_workers(2).max_workers(3).up();

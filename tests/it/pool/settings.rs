@@ -8,10 +8,10 @@ use super::{World, stage};
 
 #[test]
 fn bad_settings_are_refused_with_the_reason() {
-    // 001-F22, 003-F36: a heartbeat that is not less than half of the lease is among them.
+    // 001-F22, 003-F12, 003-F36: a heartbeat that is not less than half of the lease is among them.
     let world = World::new();
     type Setter = fn(WorkPoolBuilder) -> WorkPoolBuilder;
-    let cases: [(Setter, &str); 26] = [
+    let cases: [(Setter, &str); 28] = [
         (|builder| builder.max_workers(0), "the setting `max_workers` is 0, which lets nothing be done"),
         (|builder| builder.max_workers(usize::MAX), "the setting `max_workers` is 18446744073709551615, and"),
         (|builder| builder.timeout(Duration::ZERO), "the setting `timeout` is 0ns, which leaves no time at all"),
@@ -21,6 +21,8 @@ fn bad_settings_are_refused_with_the_reason() {
         (|builder| builder.heartbeat(Duration::ZERO), "the setting `heartbeat` is 0ns"),
         (|builder| builder.heartbeat(Duration::from_secs(30)), "the setting `heartbeat` is 30s, which must be less"),
         (|builder| builder.lease(Duration::from_secs(30)), "the setting `heartbeat` is 15s, which must be less"),
+        (|builder| builder.poll_interval(Duration::ZERO), "the setting `poll_interval` is 0ns, which leaves no time"),
+        (|builder| builder.poll_interval(Duration::MAX), "the setting `poll_interval` is 18446744073709551615"),
         (|builder| builder.reservation(Duration::ZERO), "the setting `reservation` is 0ns"),
         (|builder| builder.reservation(Duration::MAX), "the setting `reservation` is 18446744073709551615"),
         (|builder| builder.kill_grace(Duration::MAX), "the setting `kill_grace` is 18446744073709551615"),

@@ -66,7 +66,7 @@ fn totals(stats: &PoolStats) -> [u64; 12] {
 
 #[test]
 fn the_numbers_have_the_names_that_others_know_and_can_be_read_back() {
-    // 003-F58
+    // 003-F16, 003-F58
     let world = World::new();
     let (part, stage) = stage();
     let pool = world.pool(part).max_workers(2).label("named").up();

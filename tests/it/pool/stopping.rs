@@ -79,6 +79,23 @@ fn while_a_pool_drains_its_records_say_that_its_workers_shut_down() {
 }
 
 #[test]
+fn idle_workers_of_a_pool_that_does_not_drain_are_stopped_at_once() {
+    // 003-F20, 003-F27
+    for stop in [Stop::Cancel { grace: Duration::from_secs(3_600) }, Stop::Now] {
+        let world = World::new();
+        let (part, stage) = stage();
+        let pool = world.pool(part).scaling(Scaling::Fixed).max_workers(2).up();
+        let statuses = || ["w1", "w2"].map(|id| world.record(id).status);
+        assert_eq!(statuses(), [WorkerStatus::Ready; 2]);
+        assert!(pool.stop(stop).unwrap().is_final, "and no grace has passed");
+        assert_eq!(statuses(), [WorkerStatus::Terminated; 2], "{stop:?}");
+        drop(pool);
+        assert!(stage.is_gone());
+        world.assert_clean();
+    }
+}
+
+#[test]
 fn cancelling_gives_back_what_runs_uncounted() {
     let world = World::new();
     let (part, stage) = stage();

@@ -189,4 +189,5 @@ fn a_pool_of_a_job_that_is_not_there_cannot_be_built() {
     let (part, _stage) = stage();
     let error = WorkPool::builder(workcrew::JobId(99), part, world.repository.clone()).build().unwrap_err();
     assert!(matches!(error, workcrew::StartError::Repository(RepositoryError::UnknownJob(_))));
+    assert_eq!(std::error::Error::source(&error).unwrap().to_string(), "there is no job 99");
 }

@@ -5,10 +5,12 @@
 //! unit's prompt: see [`Act`]. What it executes and calls back it also notes beside the database, which no crash takes back.
 
 mod failover;
+mod handling;
 mod leaving;
 mod sharing;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -17,6 +19,7 @@ use rustix::process::{Signal, getpid, kill_process};
 use serde_json::json;
 use workcrew::audit::verify::Verify;
 use workcrew::clock::{Clock as _, SystemClock};
+use workcrew::repository::sqlite::SqliteOptions;
 use workcrew::repository::{JournalEntry, Page, UnitFilter};
 use workcrew::testing::Gate;
 use workcrew::unit::Change;
@@ -37,6 +40,9 @@ const WORKERS: usize = 4;
 const LEASE_MS: &str = "WORKCREW_TEST_LEASE_MS";
 const HOUR_MS: u64 = 3_600_000;
 
+/// Set for a process that is to go on until it is told to stop.
+const FOLLOWS: &str = "WORKCREW_TEST_FOLLOWS";
+
 /// How often a process looks for what others leave behind.
 const POLL: Duration = Duration::from_millis(20);
 
@@ -56,17 +62,20 @@ enum Act {
     Deaf,
     /// The same, but it has a child process, which it ends when it is asked to stop; then it answers all the same.
     Hold,
+    /// The first attempt saves what it has, and finds that what it needs cannot be reached. The next one notes what it goes on from.
+    Unreachable,
     /// Kills the process that executes it.
     Die,
 }
 
 impl Act {
-    const ALL: [(Act, &str); 6] = [
+    const ALL: [(Act, &str); 7] = [
         (Act::Work, "work"),
         (Act::Gate, "gate"),
         (Act::Stay, "stay"),
         (Act::Deaf, "deaf"),
         (Act::Hold, "hold"),
+        (Act::Unreachable, "unreachable"),
         (Act::Die, "die"),
     ];
 
@@ -98,9 +107,12 @@ fn child() {
 
 /// Pulls until nothing is left, or it is told to stop.
 fn pull(name: &str) {
-    let repository = SqliteRepository::open(children::path()).unwrap();
+    children::note_warnings();
+    let lease = Duration::from_millis(std::env::var(LEASE_MS).map_or(HOUR_MS, |ms| ms.parse().unwrap()));
+    // Whoever waits for the file for longer than that would not notice in time that its leases end.
+    let patience = Duration::from_secs(5).min(lease / 6);
+    let repository = SqliteOptions::new().busy_timeout(patience).open(children::path()).unwrap();
     let job = repository.job_named(JOB).unwrap().unwrap().id;
-    let lease_ms = std::env::var(LEASE_MS).map_or(HOUR_MS, |ms| ms.parse().unwrap());
     let gate = Gate::closed();
     let called_back = {
         let name = name.to_owned();
@@ -114,8 +126,8 @@ fn pull(name: &str) {
     let pool = WorkPool::builder(job, execute, repository)
         .label(name)
         .max_workers(WORKERS)
-        .lease(Duration::from_millis(lease_ms))
-        .heartbeat(Duration::from_millis(lease_ms / 6))
+        .lease(lease)
+        .heartbeat(lease / 6)
         .poll_interval(POLL)
         .retry(RetryPolicy::immediate())
         .on_unit_complete(move |unit, _| completed(unit))
@@ -124,7 +136,7 @@ fn pull(name: &str) {
         .up();
     let handle = pool.handle();
     std::thread::spawn(move || obey(&gate, &handle));
-    let completion = pool.process_pending();
+    let completion = if std::env::var_os(FOLLOWS).is_some() { pool.follow() } else { pool.process_pending() };
     let stats = pool.stop(Stop::Drain).unwrap().stats;
     say(format_args!(
         "{completion:?}: {} completed, {} left, {} lost",
@@ -157,16 +169,19 @@ fn execute(name: &str, gate: &Gate, call: &Call<'_>) -> Result<WorkResult, Execu
         Act::Gate => {
             say("executing");
             gate.pass();
+            if let Some(reason) = call.cancel_reason() {
+                return Err(ExecuteError::retry(format!("it was hurried: {reason:?}")));
+            }
         }
         Act::Die => {
             kill_process(getpid(), Signal::KILL).unwrap();
             std::thread::park();
         }
-        Act::Stay | Act::Deaf | Act::Hold if !is_first => {
+        Act::Stay | Act::Deaf | Act::Hold | Act::Unreachable if !is_first => {
             let (session, checkpoint) = (call.resume_session().unwrap_or("none"), call.last_checkpoint());
             note(format_args!("resumed {name} {id} {session} {}", checkpoint.unwrap_or(&json!(null))));
         }
-        Act::Stay | Act::Deaf | Act::Hold => return stay(act, gate, call),
+        Act::Stay | Act::Deaf | Act::Hold | Act::Unreachable => return stay(act, gate, call),
     }
     call.cancel_token().wait_timeout(Duration::from_millis(1));
     Ok(WorkResult::text(format!("{name} in attempt {attempt}")))
@@ -182,6 +197,12 @@ fn stay(act: Act, gate: &Gate, call: &Call<'_>) -> Result<WorkResult, ExecuteErr
     call.session(session(call.unit().id.as_str()));
     call.checkpoint(7);
     match act {
+        Act::Unreachable => {
+            // Nobody listens on a port that was given back.
+            let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+            let error = TcpStream::connect(port).unwrap_err();
+            return Err(ExecuteError::give_up(error.to_string()).kind("gateway"));
+        }
         Act::Deaf => {
             say("executing");
             gate.pass();

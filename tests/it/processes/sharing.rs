@@ -52,6 +52,7 @@ fn a_unit_that_kills_every_process_ends_failed_and_all_others_complete() {
             let (shared, kills) = (&shared, &kills);
             threads.spawn(move || {
                 for generation in 0.. {
+                    assert!(generation <= EXECUTIONS, "it goes on killing");
                     let (status, lines) = shared.start(&format!("{place}{generation}")).end();
                     if status.success() {
                         assert!(lines.last().unwrap().starts_with("Done: "), "{lines:?}");
