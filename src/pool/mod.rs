@@ -420,8 +420,8 @@ impl WorkPool {
     /// ended stays as it is, and the answer says so. A cancelled unit is not tried again, unless it is
     /// [requeued](Repository::requeue).
     ///
-    /// Without a pool, or from another process, [`Repository::cancel`] does the same; the pool that executes the unit hears of it with its
-    /// next heartbeat.
+    /// [`Repository::cancel`] does the same without a pool. The pool that has the unit hears of it at once in the same process, and with its
+    /// next heartbeat in another one.
     ///
     /// ```
     /// use workcrew::repository::{By, CancelAnswer};
