@@ -16,7 +16,8 @@ use workcrew::{Archive, Attempt, JobId, NewJob, Repository, RetryPolicy, SqliteR
 
 use crate::support;
 
-const MARK: &str = "WORKCREW_TEST_TREE";
+/// The variable that every process of a tree has.
+pub(crate) const MARK: &str = "WORKCREW_TEST_TREE";
 const JOB: &str = "commands";
 
 /// Far longer than anything here takes.
@@ -66,7 +67,7 @@ impl World {
 }
 
 /// The processes that have a mark, and are no zombies.
-fn marked(mark: &str) -> Vec<u32> {
+pub(crate) fn marked(mark: &str) -> Vec<u32> {
     let mark = format!("{MARK}={mark}\0");
     let has_mark = |pid: &u32| {
         let environment = std::fs::read(Path::new("/proc").join(pid.to_string()).join("environ")).unwrap_or_default();
@@ -77,7 +78,7 @@ fn marked(mark: &str) -> Vec<u32> {
 }
 
 /// Looks again and again until it is so.
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
         assert!(began.elapsed() < LONG, "{what} in time");
