@@ -18,9 +18,9 @@ use workcrew::clock::ManualClock;
 use workcrew::executor::kinds;
 use workcrew::repository::sqlite::SqliteOptions;
 use workcrew::{
-    Archive, Attempt, ClaudeCli, CodexCli, Completion, Cost, Executor, JobId, Message, Money, NewJob, NewUnit, Outcome,
-    Part, Price, Repository, RetryPolicy, SqliteRepository, Stop, Tokens, UnitStatus, WorkPool, WorkPoolBuilder,
-    WorkUnit,
+    Archive, Attempt, Charge, ClaudeCli, CodexCli, Completion, Cost, Executor, JobId, Message, Money, NewJob, NewUnit,
+    Outcome, Part, Price, Repository, RetryPolicy, SqliteRepository, Stop, Tokens, UnitStatus, WorkPool,
+    WorkPoolBuilder, WorkUnit,
 };
 
 use crate::commands::{MARK, marked, until};
@@ -430,6 +430,73 @@ fn a_timeout_ends_a_tool_that_runs(world: &World, executor: impl Executor, tool:
 fn a_timeout_ends_claude_and_the_tool_that_it_runs() {
     let world = World::new();
     a_timeout_ends_a_tool_that_runs(&world, world.claude(), &bash(&endless("started")));
+}
+
+/// After a timeout while a tool ran, the next attempt carries on the session. What each of them was charged.
+fn carries_on_after_a_timeout(world: &World, executor: impl Executor, tool: &Value) -> [Charge; 2] {
+    let pool = world.pool(executor).up();
+    let prompt = world.prompt("a", &json!([{ "use": [tool] }, say("carried on")]));
+    let unit = NewUnit::new("a").max_retries(1).workspace_dir(world.work(""));
+    let handle = pool.enqueue(unit, prompt).unwrap();
+    until("the tool has started", || fs::exists(world.work("started")).unwrap());
+    until("the agent has said so", || !tool_calls(&world.parts("a")).is_empty());
+    world.clock.advance(TIMEOUT);
+    let unit = handle.wait_timeout(PATIENCE).unwrap();
+    assert_eq!((unit.status, unit.output.as_deref()), (UnitStatus::Completed, Some("carried on")));
+    assert_eq!(world.ends("a"), [(Outcome::TimedOut, Some(kinds::TIMED_OUT.to_owned())), COMPLETED]);
+    let attempts = world.attempts("a");
+    assert_eq!(attempts[0].session_id, attempts[1].session_id);
+    assert_eq!(world.answered("a"), [200, 200]);
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+    [0, 1].map(|number| world.repository.charges(attempts[number].key).unwrap().remove(0))
+}
+
+#[test]
+#[ignore = "needs `.ci/real-cli`"]
+fn after_a_timeout_claude_carries_on_its_session() {
+    let world = World::new();
+    let [first, second] = carries_on_after_a_timeout(&world, world.claude(), &bash(&endless("started")));
+    // Nobody has counted what it wrote; what it read it has told.
+    assert_eq!((first.tokens.input, first.amount, first.is_estimated), (ANSWER.input, None, true));
+    assert_eq!((second.tokens, second.cost(), second.is_estimated), (ANSWER, cost(ANSWER), false));
+}
+
+#[test]
+#[ignore = "needs `.ci/real-cli`"]
+fn after_a_timeout_codex_carries_on_its_thread() {
+    let world = World::new();
+    let [first, second] = carries_on_after_a_timeout(&world, world.codex(), &exec(&endless("started")));
+    // A turn that was cut off is not counted in the thread either: it stays unknown.
+    assert_eq!((first.tokens, first.amount, first.is_estimated), (Tokens::default(), None, true));
+    assert_eq!((second.tokens, second.cost(), second.is_estimated), (ANSWER, cost(ANSWER), false));
+}
+
+#[test]
+#[ignore = "needs `.ci/real-cli`"]
+fn claude_answers_in_the_form_that_was_asked_for() {
+    let world = World::new();
+    let schema = json!({ "type": "object", "properties": { "answer": { "type": "integer" } }, "required": ["answer"] });
+    let steps = json!([{ "use": [["StructuredOutput", { "answer": 42 }]] }, say("done")]);
+    let unit = world.run(world.claude().json_schema(schema), NewUnit::new("a"), &steps);
+    assert_eq!((unit.status, unit.result), (UnitStatus::Completed, Some(json!({ "answer": 42 }))));
+    assert_eq!((unit.tokens, unit.cost), (world.billed("a"), cost(world.billed("a"))));
+    world.assert_clean();
+}
+
+#[test]
+#[ignore = "needs `.ci/real-cli`"]
+fn a_session_of_claude_or_codex_that_is_not_there_is_given_up() {
+    let world = World::new();
+    let nowhere = |id| NewUnit::new(id).resume_session("01a1e1a5-2c2e-7b63-b4f6-346c8c1fb0ef");
+    let claude = world.run(world.claude(), nowhere("claude"), &json!([say("no")]));
+    let codex = world.run(world.codex(), nowhere("codex"), &json!([say("no")]));
+    for unit in [claude, codex] {
+        assert_eq!(unit.status, UnitStatus::Failed, "{}", unit.id);
+        assert_eq!(world.ends(unit.id.as_str()), [failed(kinds::SESSION_NOT_FOUND)], "{}", unit.id);
+        assert_eq!(world.answered(unit.id.as_str()), [] as [u64; 0], "{}", unit.id);
+    }
+    assert_eq!(marked(world.mark()), Vec::<u32>::new(), "nothing is left");
 }
 
 /// Eight at the same time: each one's tool waits until all of them have come so far.
