@@ -189,7 +189,9 @@ impl World {
 /// What the server was asked so far, by all tests.
 fn requests() -> Vec<Value> {
     let log = fs::read_to_string(given("WORKCREW_MODELS_LOG")).unwrap();
-    log.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    // The last line may be on its way, for another test.
+    let whole = log.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+    whole.map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// What this version of Claude Code takes for its `opus`, and what Codex is told to take.

@@ -21,7 +21,7 @@ pub(crate) const MARK: &str = "WORKCREW_TEST_TREE";
 const JOB: &str = "commands";
 
 /// Far longer than anything here takes.
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(120);
 
 /// A database and a workspace beside it.
 struct World {
@@ -82,6 +82,6 @@ pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
         assert!(began.elapsed() < LONG, "{what} in time");
-        std::thread::yield_now();
+        std::thread::park_timeout(Duration::from_millis(1));
     }
 }
