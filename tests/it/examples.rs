@@ -17,7 +17,7 @@ use crate::support::{Random, folder};
 const UNITS: usize = 200;
 
 /// An example, to be run in a folder.
-fn example(name: &str, folder: &Path) -> Command {
+pub(crate) fn example(name: &str, folder: &Path) -> Command {
     let test = std::env::current_exe().unwrap();
     let path = test.ancestors().nth(2).unwrap().join("examples").join(name);
     assert!(path.exists(), "{} is missing: run `cargo test`, or `cargo build --examples` first", path.display());
@@ -27,7 +27,7 @@ fn example(name: &str, folder: &Path) -> Command {
 }
 
 /// What an example that comes to a good end prints.
-fn printed(command: &mut Command) -> String {
+pub(crate) fn printed(command: &mut Command) -> String {
     let Output { status, stdout, stderr } = command.output().unwrap();
     assert!(status.success(), "{status}: {}", String::from_utf8_lossy(&stderr));
     String::from_utf8(stdout).unwrap()
@@ -186,4 +186,20 @@ fn chaos_says_how_it_is_used_and_what_it_does_not_understand() {
         assert_eq!(status.code(), Some(2), "{stderr}");
         assert!(stderr.starts_with(expected) && stderr.contains("Usage: "), "{stderr}");
     }
+}
+
+#[test]
+fn claude_batch_says_how_it_is_used_and_what_is_missing() {
+    let folder = folder();
+    let told = |command: &mut Command| {
+        let Output { status, stderr, .. } = command.output().unwrap();
+        (status.code(), String::from_utf8(stderr).unwrap())
+    };
+    for arguments in [&[][..], &["nowhere"]] {
+        let (code, stderr) = told(example("claude_batch", folder.path()).args(arguments));
+        assert!(code == Some(2) && stderr.starts_with("usage: claude_batch FOLDER"), "{stderr}");
+    }
+    let (code, stderr) = told(example("claude_batch", folder.path()).arg(".").env("PATH", ""));
+    assert_eq!(code, Some(1));
+    assert!(stderr.starts_with("there is no program `claude` on the path: install it with `npm install"), "{stderr}");
 }

@@ -29,6 +29,7 @@ mod pool_stuck;
 mod processes;
 mod property;
 mod questions;
+mod real_cli;
 mod requeueing;
 mod storage;
 mod support;

@@ -14,7 +14,11 @@
 //! # What it is not told
 //!
 //! Variables of the host's own that begin with `CLAUDECODE` or `CLAUDE_CODE_` are not passed on, because they change what it does: a host that was
-//! itself started by Claude Code has some. Whoever wants one says so with [`env`](ClaudeCli::env) or [`pass_env`](ClaudeCli::pass_env).
+//! itself started by Claude Code has some. Whoever wants one says so with [`env`](ClaudeCli::env) or [`pass_env`](ClaudeCli::pass_env), such as
+//! `CLAUDE_CODE_OAUTH_TOKEN` or `CLAUDE_CODE_USE_BEDROCK`.
+//!
+//! It tries a request again by itself, ten times unless told otherwise, which may take three minutes for a wrong key. To leave that to the pool set
+//! `CLAUDE_CODE_MAX_RETRIES` to `0`.
 
 mod failure;
 mod message;

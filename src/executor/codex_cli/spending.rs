@@ -47,7 +47,8 @@ impl Spending {
     pub(super) fn thread_started(&mut self, thread: &str, call: &Call<'_>) {
         thread.clone_into(&mut self.thread);
         if session_to_resume(call).is_none() {
-            // Should this attempt end before it has counted anything, the next one counts it.
+            // Should this attempt end before it has counted anything, the next one counts what the thread has kept of it: all of a turn that
+            // failed, nothing of one that was killed, whose cost stays unknown.
             self.leave_behind(Counters::default(), call);
         }
     }

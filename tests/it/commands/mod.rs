@@ -17,11 +17,12 @@ use workcrew::{Archive, Attempt, JobId, NewJob, Repository, RetryPolicy, SqliteR
 
 use crate::support;
 
-const MARK: &str = "WORKCREW_TEST_TREE";
+/// The variable that every process of a tree has.
+pub(crate) const MARK: &str = "WORKCREW_TEST_TREE";
 const JOB: &str = "commands";
 
 /// Far longer than anything here takes.
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(120);
 
 /// A database and a workspace beside it.
 struct World {
@@ -67,7 +68,7 @@ impl World {
 }
 
 /// The processes that have a mark, and are no zombies.
-fn marked(mark: &str) -> Vec<u32> {
+pub(crate) fn marked(mark: &str) -> Vec<u32> {
     let mark = format!("{MARK}={mark}\0");
     let has_mark = |pid: &u32| {
         let environment = std::fs::read(Path::new("/proc").join(pid.to_string()).join("environ")).unwrap_or_default();
@@ -78,10 +79,10 @@ fn marked(mark: &str) -> Vec<u32> {
 }
 
 /// Looks again and again until it is so.
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
         assert!(began.elapsed() < LONG, "{what} in time");
-        std::thread::yield_now();
+        std::thread::park_timeout(Duration::from_millis(1));
     }
 }
