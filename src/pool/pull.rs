@@ -129,14 +129,14 @@ impl Pull {
         self.seen == self.news && self.backlog == 0
     }
 
-    /// Whether somebody has looked since this news.
-    pub(super) fn has_looked(&self, since: u64) -> bool {
-        self.seen >= since
+    /// Whether somebody has looked since this news, and nothing may have come since then.
+    pub(super) fn has_seen_all(&self, since: u64) -> bool {
+        self.seen >= since && self.seen == self.news
     }
 
     /// Whether nothing was left to do at all for who brought this news: nothing due, and nothing that others have and might leave behind.
     pub(super) fn is_done(&self, since: u64) -> bool {
-        self.has_looked(since) && self.is_dry() && !self.is_with_others
+        self.has_seen_all(since) && self.backlog == 0 && !self.is_with_others
     }
 }
 
@@ -300,8 +300,9 @@ mod tests {
         pull.come();
         pull.end_look(look, &found(0, false));
         assert!(pull.wants_look() && !pull.is_done(since), "something came while somebody looked");
+        assert!(!pull.has_seen_all(since), "so nobody knows whether there is anything to be held up");
         pull.end_look(pull.begin_look(), &found(0, false));
-        assert!(pull.is_done(since) && pull.is_dry());
+        assert!(pull.is_done(since) && pull.is_dry() && pull.has_seen_all(since));
     }
 
     #[test]

@@ -29,9 +29,18 @@ struct World {
 
 impl World {
     fn new() -> World {
+        World::with(|faulty| faulty)
+    }
+
+    /// One whose pools hear nothing of what others do, as if those were in another process.
+    fn with_others_elsewhere() -> World {
+        World::with(FaultyRepository::silent)
+    }
+
+    fn with(change: impl FnOnce(FaultyRepository) -> FaultyRepository) -> World {
         let direct = MemoryRepository::new();
         let job = direct.create_job(&NewJob::named("races")).unwrap().id;
-        World { faulty: Arc::new(FaultyRepository::new(direct.clone().into())), direct, job }
+        World { faulty: Arc::new(change(FaultyRepository::new(direct.clone().into()))), direct, job }
     }
 
     /// A pool that tries again at once.
@@ -174,7 +183,7 @@ fn a_cancel_reaches_a_unit_whose_submission_is_not_yet_over() {
 
 #[test]
 fn whoever_waits_for_a_place_gets_it_when_the_unit_that_had_precedence_is_gone() {
-    let (world, claims, reads) = (World::new(), Gate::closed(), Gate::closed());
+    let (world, claims, reads) = (World::with_others_elsewhere(), Gate::closed(), Gate::closed());
     let pool = Arc::new(world.pool(fails_first).max_workers(1).up());
     world.faulty.on(Verb::Claim, Fault::Gate(claims.clone()));
     let handle = pool.submit_work_unit(NewUnit::new("u"), "go").unwrap();

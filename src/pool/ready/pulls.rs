@@ -133,7 +133,7 @@ impl Ready {
             PoolPhase::Draining => state.ledger.is_empty().then_some(Completion::Stopped),
             PoolPhase::Initializing | PoolPhase::Running => {
                 let is_done = state.ledger.is_empty() && state.pull.is_done(since);
-                let blocked = || state.blocked().filter(|_| state.pull.has_looked(since));
+                let blocked = || state.blocked().filter(|_| state.pull.has_seen_all(since));
                 is_done.then_some(Completion::Done).or_else(blocked)
             }
         });

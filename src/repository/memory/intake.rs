@@ -186,7 +186,7 @@ impl Store {
         self.check_owner(terms.owner)?;
         self.check_takes(terms.owner, &request.slots)?;
 
-        self.end_pauses(now);
+        self.end_pauses(request.job_id, now);
         let wishes = Wishes::of(&request.slots);
         let mut next = self.candidates(request, &wishes, now);
         let mut lost = self.to_take_back(request, &wishes, wishes.any - next.len(), now);
@@ -281,9 +281,9 @@ impl Store {
         rules::take(slot, worker.map(|worker| (worker.status, worker.load))).map(drop)
     }
 
-    /// Forgets the pauses of units that are due.
-    fn end_pauses(&mut self, now: Moment) {
-        for unit in self.units.values_mut() {
+    /// Forgets the pauses of a job's units that are due.
+    fn end_pauses(&mut self, job_id: JobId, now: Moment) {
+        for unit in self.units.values_mut().filter(|unit| unit.job_id == job_id) {
             unit.pause = unit.pause.filter(|pause| !pause.is_over(now));
         }
     }

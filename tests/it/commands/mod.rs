@@ -3,6 +3,7 @@
 //! Every process of a tree has the variable [`MARK`], so that all of them can be found, whatever they did to get away.
 
 mod agents;
+mod floods;
 mod hostile;
 mod killed;
 mod said;
