@@ -23,7 +23,7 @@ use std::os::fd::RawFd;
 
 use libc::{c_int, c_long, pid_t};
 
-use super::{EXITED, REPORT_BYTES, STARTED};
+use super::{ENDED, EXITED, REPORT_BYTES, STARTED};
 
 /// How long it is at most until children are looked for again while they are being killed. Their deaths wake it earlier.
 const LOOK_AGAIN_MS: i64 = 100;
@@ -159,8 +159,12 @@ impl Reaper {
         self.report(STARTED, self.leader);
         loop {
             if !self.reap() {
-                // SAFETY: nobody is left, and nothing is to be run at the end.
-                unsafe { libc::_exit(0) };
+                // SAFETY: nobody is left, and nothing is to be run at the end. Whoever was forked from the host at the wrong moment
+                // may have the socket too, so that its end alone would not be heard.
+                unsafe {
+                    libc::shutdown(self.orders.socket, libc::SHUT_RDWR);
+                    libc::_exit(0)
+                };
             }
             if self.phase == Phase::Killed {
                 self.kill_children();
@@ -205,8 +209,8 @@ impl Reaper {
                 pid if pid < 0 => return false,
                 pid if pid == self.leader && self.has_leader => {
                     self.has_leader = false;
+                    self.report(if self.phase == Phase::Runs { EXITED } else { ENDED }, status);
                     self.phase = Phase::Killed;
-                    self.report(EXITED, status);
                 }
                 _ => {}
             }
@@ -255,6 +259,8 @@ impl Reaper {
         let mut watched = [watch(socket, asked), watch(self.signals, libc::POLLIN), watch(host, libc::POLLIN)];
         // SAFETY: a system call on a local array of the length that is told.
         let count = unsafe { libc::poll(watched.as_mut_ptr(), 3, self.sleep_ms()) };
+        // Who has ended before it could be asked has ended by itself.
+        self.reap();
         if count <= 0 {
             return;
         }
