@@ -364,3 +364,94 @@ fn who_forks_as_fast_as_it_can_ends_with_its_tree() {
         assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     }
 }
+
+/// Runs one of the tests here in a process of its own, which this one starts like that.
+fn alone(wrapper: &[&str], test: &str) {
+    let this = std::env::current_exe().unwrap();
+    let test = format!("executor::process::tests::{test}");
+    let mut command = std::process::Command::new(wrapper.first().map_or(this.as_os_str(), |wrapper| wrapper.as_ref()));
+    command.args(wrapper.iter().skip(1)).args(wrapper.first().map(|_| &this));
+    let ended = command.args(["--exact", "--ignored", "--nocapture", &test]).output().unwrap();
+    let said = [ended.stdout, ended.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat();
+    assert!(ended.status.success() && said.contains("1 passed"), "{said}");
+}
+
+/// The descriptors, threads and children of this process.
+fn held() -> [usize; 3] {
+    let count = |folder: &str| fs::read_dir(folder).unwrap().count();
+    let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
+    let children = tasks.map(|task| fs::read_to_string(task.path().join("children")).unwrap_or_default());
+    let children = children.collect::<String>().split_ascii_whitespace().count();
+    [count("/proc/self/fd"), count("/proc/self/task"), children]
+}
+
+/// Panics at the first line.
+struct Panics;
+
+impl Reader for Panics {
+    fn read(&mut self, _line: Line<'_>, _call: &Call<'_>) -> Heard {
+        std::panic::resume_unwind(Box::new("on purpose"))
+    }
+
+    fn conclude(self, _exit: &Exit, _call: &Call<'_>) -> Result<WorkResult, ExecuteError> {
+        Ok(WorkResult::empty())
+    }
+}
+
+#[test]
+#[ignore = "a process of its own, which another test starts"]
+fn hundreds_one_by_one() {
+    let _ = watched(&shell("exit 3"));
+    let before = held();
+    for _ in 0..100 {
+        let (exit, ..) = watched(&shell("sleep 100 & exit 3"));
+        assert_eq!(exit.how, How::Exited(3));
+        let scene = scene();
+        let missing = ChildCommand { input: b"x".to_vec(), ..ChildCommand::new("/no/such/program") };
+        assert!(run(&missing, &mut Notes::default(), &scene.call()).is_err());
+        let panics = || watch::watch(&shell("echo up; sleep 100"), &mut Panics, &scene.call());
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_err());
+        scene.cancel.cancel(CancelReason::Requested);
+        let exit = watch::watch(&shell("sleep 100"), &mut &mut Notes::default(), &scene.call()).unwrap();
+        assert_eq!(exit.how, How::Ended(Reason::Cancelled(CancelReason::Requested)));
+    }
+    assert!(soon(|| held() == before), "{:?} became {:?}", before, held());
+}
+
+#[test]
+fn after_hundreds_that_ended_failed_panicked_or_were_cancelled_nothing_is_held() {
+    alone(&[], "hundreds_one_by_one");
+}
+
+#[test]
+#[ignore = "a process of its own, which another test starts"]
+fn many_at_once() {
+    let before = held();
+    std::thread::scope(|threads| {
+        for _ in 0..64 {
+            threads.spawn(|| {
+                for _ in 0..5 {
+                    let (exit, ..) = watched(&ChildCommand::new("false"));
+                    assert_eq!(exit.how, How::Exited(1));
+                }
+            });
+        }
+    });
+    assert!(soon(|| held() == before), "{:?} became {:?}", before, held());
+    let (_, notes, _) =
+        watched(&ChildCommand { arguments: vec!["/proc/self/status".into()], ..ChildCommand::new("cat") });
+    for name in ["SigIgn:", "SigBlk:"] {
+        let mask =
+            notes.text().into_iter().find_map(|line| u64::from_str_radix(line.strip_prefix(name)?.trim(), 16).ok());
+        // Those above are the C library's own.
+        assert_eq!(mask.unwrap() & 0x7fff_ffff, 0, "{name}");
+    }
+}
+
+#[test]
+fn whatever_the_host_ignores_many_at_once_end_as_they_do_and_ignore_nothing() {
+    alone(&[], "many_at_once");
+    let ignores = "$SIG{$_} = 'IGNORE' for qw(CHLD PIPE HUP USR1 ALRM XFSZ TSTP); exec @ARGV";
+    alone(&["perl", "-e", ignores], "many_at_once");
+    alone(&["sh", "-c", "exec \"$0\" \"$@\" <&- "], "many_at_once");
+}

@@ -57,6 +57,8 @@ pub(super) unsafe fn split(orders: Orders) -> io::Result<()> {
         set_signal_mask(All::Blocked);
         libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
         libc::setsid();
+        // Were they ignored, as the host may have it, nobody would be told how the leader ended, which may be soon.
+        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
         let outer = libc::getpid();
         let leader = fork();
         if leader < 0 {
@@ -72,7 +74,7 @@ pub(super) unsafe fn split(orders: Orders) -> io::Result<()> {
             libc::_exit(1);
         }
         // What the host ignores the command would ignore too.
-        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT, libc::SIGCHLD, libc::SIGPIPE] {
+        for signal in 1..=libc::SIGRTMAX() {
             libc::signal(signal, libc::SIG_DFL);
         }
         set_signal_mask(All::Open);
@@ -182,8 +184,6 @@ impl Reaper {
             // Where the host was must be free to be unmounted and removed.
             libc::chdir(c"/".as_ptr());
             libc::prctl(libc::PR_SET_NAME, c"workcrew-reaper".as_ptr());
-            // Were it ignored, as the host may have it, nobody would be told how the leader ended.
-            libc::signal(libc::SIGCHLD, libc::SIG_DFL);
             let mut set = MaybeUninit::<libc::sigset_t>::uninit();
             libc::sigemptyset(set.as_mut_ptr());
             libc::sigaddset(set.as_mut_ptr(), libc::SIGCHLD);
