@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 
@@ -21,8 +21,16 @@ const FILE_LIMIT: usize = 10_000;
 /// Longer files are not read.
 const FILE_LIMIT_BYTES: u64 = 1 << 30;
 
-/// Lists those of the files that are there and may be listed, by their paths in the workspace.
-pub(super) fn list<'a>(workspace: &Path, names: impl IntoIterator<Item = &'a str>) -> Vec<OutputFile> {
+/// How much is read between two questions whether there is still time.
+const CHUNK_BYTES: usize = 256 * 1024;
+
+/// Lists those of the files that are there and may be listed, by their paths in the workspace. When there is no more time the rest is
+/// left out.
+pub(super) fn list<'a>(
+    workspace: &Path,
+    names: impl IntoIterator<Item = &'a str>,
+    mut has_time: impl FnMut() -> bool,
+) -> Vec<OutputFile> {
     let real = workspace.canonicalize().unwrap_or_else(|_| workspace.to_owned());
     let mut listed = BTreeMap::new();
     for name in names.into_iter().take(FILE_LIMIT) {
@@ -34,11 +42,15 @@ pub(super) fn list<'a>(workspace: &Path, names: impl IntoIterator<Item = &'a str
         if listed.contains_key(&path) {
             continue;
         }
-        match look_at(workspace, &inside) {
+        match look_at(workspace, &inside, &mut has_time) {
             Ok(Some((size_bytes, hash))) => {
                 listed.insert(path.clone(), OutputFile { path, size_bytes, hash });
             }
             Ok(None) => log::warn!("what is no plain file, or longer than {FILE_LIMIT_BYTES} bytes, is not listed"),
+            Err(error) if error.kind() == ErrorKind::TimedOut => {
+                log::warn!("there is no time to look at all output files");
+                break;
+            }
             Err(error) => log::debug!("an output file could not be read: {error}"),
         }
     }
@@ -62,7 +74,11 @@ fn inside(workspace: &Path, real: &Path, name: &str) -> Option<PathBuf> {
 }
 
 /// The size and hash of a plain file.
-fn look_at(workspace: &Path, inside: &Path) -> std::io::Result<Option<(u64, Hash)>> {
+fn look_at(
+    workspace: &Path,
+    inside: &Path,
+    has_time: &mut impl FnMut() -> bool,
+) -> std::io::Result<Option<(u64, Hash)>> {
     let folder_flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let mut folder: OwnedFd = open(workspace, folder_flags, Mode::empty())?;
     if let Some(parents) = inside.parent() {
@@ -81,8 +97,18 @@ fn look_at(workspace: &Path, inside: &Path) -> std::io::Result<Option<(u64, Hash
     }
     // Somebody may still write to it: what is read is what is told.
     let (mut file, mut hasher) = (File::from(file).take(FILE_LIMIT_BYTES), blake3::Hasher::new());
-    let size_bytes = std::io::copy(&mut file, &mut hasher)?;
-    Ok(Some((size_bytes, Hash::from_bytes(*hasher.finalize().as_bytes()))))
+    let mut chunk = vec![0; CHUNK_BYTES];
+    loop {
+        if !has_time() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        match file.read(&mut chunk) {
+            Ok(0) => return Ok(Some((hasher.count(), Hash::from_bytes(*hasher.finalize().as_bytes())))),
+            Ok(count) => drop(hasher.update(&chunk[..count])),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -133,7 +159,23 @@ mod tests {
             size_bytes: text.len() as u64,
             hash: Hash::of(text.as_bytes()),
         });
-        assert_eq!(list(&workspace, names), expected);
-        assert_eq!(list(&workspace.join("nowhere"), names), []);
+        assert_eq!(list(&workspace, names, || true), expected);
+        assert_eq!(list(&workspace.join("nowhere"), names, || true), []);
+    }
+
+    #[test]
+    fn what_there_is_no_time_for_is_left_out() {
+        let workspace = tempfile::tempdir().unwrap();
+        std::fs::write(workspace.path().join("a"), "abc").unwrap();
+        // Nothing of it is on the disk.
+        File::create(workspace.path().join("b")).unwrap().set_len(FILE_LIMIT_BYTES).unwrap();
+        let mut asked = 0;
+        let has_time = || {
+            asked += 1;
+            asked <= 10
+        };
+        let listed = list(workspace.path(), ["a", "b", "c"], has_time);
+        assert_eq!(listed.iter().map(|file| file.path.as_str()).collect::<Vec<_>>(), ["a"]);
+        assert_eq!(asked, 11);
     }
 }

@@ -19,6 +19,7 @@ mod tree;
 mod watch;
 
 use std::io;
+use std::time::Instant;
 
 pub(crate) use self::command::{ChildCommand, Environment, Limits};
 pub(crate) use self::orphan::end_orphans;
@@ -41,9 +42,17 @@ pub(crate) fn run<R: Reader>(
     if let Some(workspace) = &command.directory {
         let result = concluded.as_mut().unwrap_or_else(|error| error.result_mut());
         let declared = call.unit().options.output_files.iter();
-        result.output_files.extend(files::list(workspace, declared.chain(&written).map(String::as_str)));
+        let names = declared.chain(&written).map(String::as_str);
+        result.output_files.extend(files::list(workspace, names, time_for_files(call)));
     }
     concluded
+}
+
+/// Says whether there is time to look at files: as long as the call is not to stop, and for a part of its grace then. An answer that came
+/// must not be lost because there is much beside it.
+fn time_for_files(call: &Call<'_>) -> impl FnMut() -> bool {
+    let mut until = None;
+    move || !call.is_cancelled() || Instant::now() < *until.get_or_insert_with(|| Instant::now() + call.grace() / 6)
 }
 
 /// What follows when a child could not be started.

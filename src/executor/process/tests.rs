@@ -15,6 +15,8 @@ struct Notes {
     lines: Vec<Vec<u8>>,
     truncated_bytes: Option<u64>,
     cancels: Option<CancelToken>,
+    /// How long each line takes to be kept.
+    takes: Duration,
 }
 
 impl Reader for &mut Notes {
@@ -24,6 +26,7 @@ impl Reader for &mut Notes {
         }
         self.truncated_bytes = self.truncated_bytes.or(line.truncation.map(|truncation| truncation.total_bytes));
         self.lines.push(line.bytes.to_vec());
+        std::thread::sleep(self.takes);
         match line.bytes {
             b"answer" => Heard::Answer,
             b"at work" => Heard::AtWork,
@@ -220,4 +223,235 @@ fn process_of(scene: &Scene) -> Process {
         _ => None,
     });
     process.expect("it was told")
+}
+
+#[test]
+fn what_a_child_says_after_its_answer_gives_it_no_more_time() {
+    let soon = |limits: &mut Limits| limits.after_answer = Duration::from_millis(200);
+    // Storage is slower than the child, so that there is always something to be read.
+    let chatter = "echo answer; exec timeout 10 sh -c 'while :; do printf %060000d\\\\n 0; done'";
+    let (scene, mut notes) = (scene(), Notes { takes: Duration::from_millis(5), ..Notes::default() });
+    let exit = watch::watch(&within(soon, chatter), &mut &mut notes, &scene.call()).unwrap();
+    assert_eq!(exit.how, How::Ended(Reason::Lingered));
+    assert_gone(&scene);
+}
+
+/// Watches a child while something is done to it, as soon as its process is known. It must end by itself, after which the rest is done.
+fn watched_while<T>(scene: &Scene, command: &ChildCommand, mut notes: Notes, act: impl FnOnce(Process) -> T) -> Exit {
+    let (exit, is_in_time) = std::thread::scope(|threads| {
+        let watching = threads.spawn(|| watch::watch(command, &mut &mut notes, &scene.call()).unwrap());
+        while scene.told().is_empty() {
+            std::thread::yield_now();
+        }
+        let process = process_of(scene);
+        let reaper = pid(process.reaper.as_ref().unwrap());
+        let done = act(process);
+        let is_in_time = soon(|| watching.is_finished());
+        // Whatever kept it is no more.
+        drop(done);
+        if !is_in_time {
+            let _ = rustix::process::kill_process(reaper, rustix::process::Signal::CONT);
+            scene.cancel.cancel(CancelReason::Requested);
+        }
+        (watching.join().unwrap(), is_in_time)
+    });
+    assert!(is_in_time, "it ended by itself");
+    assert!(soon(|| !process_of(scene).reaper.unwrap().is_provably_alive(&scene.call().boot_id())));
+    assert_gone(scene);
+    exit
+}
+
+fn pid(process: &Process) -> rustix::process::Pid {
+    rustix::process::Pid::from_raw(i32::try_from(process.pid).unwrap()).unwrap()
+}
+
+/// Whether something is so before far more time is over than it takes.
+fn soon(mut is_so: impl FnMut() -> bool) -> bool {
+    let began = std::time::Instant::now();
+    while !is_so() {
+        if began.elapsed() > Duration::from_secs(20) {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    true
+}
+
+/// The reaper's own end of its socket; `None` where one may not look into other processes.
+fn socket_of(process: &Process) -> Option<std::os::unix::net::UnixStream> {
+    use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+    let reaper = process.reaper.as_ref().unwrap();
+    let handle = pidfd_open(pid(reaper), PidfdFlags::empty()).unwrap();
+    let folder = format!("/proc/{}/fd", reaper.pid);
+    let sockets = || {
+        let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
+        let is_socket = |path: &std::path::Path| {
+            fs::read_link(path).is_ok_and(|target| target.to_string_lossy().starts_with("socket:"))
+        };
+        let paths: Vec<_> = entries.map(|entry| entry.path()).collect();
+        let all = paths.len();
+        (all, paths.into_iter().filter(|path| is_socket(path)).collect::<Vec<_>>())
+    };
+    assert!(soon(|| sockets().0 <= 3), "it has closed all else");
+    let number = sockets().1.first()?.file_name()?.to_str()?.parse().ok()?;
+    pidfd_getfd(handle, number, PidfdGetfdFlags::empty()).ok().map(Into::into)
+}
+
+#[test]
+fn a_reaper_that_was_stopped_keeps_nobody_waiting_and_is_made_to_go_on() {
+    let (scene, mut notes) = (scene(), Notes::default());
+    notes.cancels = Some(scene.cancel.clone());
+    let exit = watched_while(&scene, &shell("kill -STOP $PPID; echo up; exec sleep 1000"), notes, drop);
+    assert_eq!(exit.how, How::Ended(Reason::Cancelled(CancelReason::Requested)));
+}
+
+#[test]
+fn who_holds_the_reapers_socket_keeps_nobody_waiting() {
+    let scene = scene();
+    let go = tempfile::tempdir().unwrap();
+    let wait = format!("while ! [ -e {}/go ]; do sleep 0.01; done", go.path().display());
+    let exit = watched_while(&scene, &shell(&wait), Notes::default(), |process| {
+        let socket = socket_of(&process);
+        fs::write(go.path().join("go"), "").unwrap();
+        socket
+    });
+    assert_eq!(exit.how, How::Exited(0));
+}
+
+#[test]
+fn who_cannot_be_killed_does_not_keep_the_answer_of_a_command_that_ended() {
+    use std::io::Write as _;
+    let scene = scene();
+    let exit = watched_while(&scene, &shell("exec sleep 30"), Notes::default(), |process| {
+        // As if the leader had ended, and somebody whom it left behind belonged to another user.
+        let Some(mut socket) = socket_of(&process) else { return };
+        socket.write_all(&[2_i32.to_ne_bytes(), (3_i32 << 8).to_ne_bytes()].concat()).unwrap();
+    });
+    assert_eq!(exit.how, How::Exited(3));
+}
+
+/// Is kept by its first line until all of the tree is gone, and cancels the call only then.
+struct Late<'a>(&'a Scene);
+
+impl Reader for Late<'_> {
+    fn read(&mut self, _line: Line<'_>, call: &Call<'_>) -> Heard {
+        let reaper = process_of(self.0).reaper.unwrap();
+        assert!(soon(|| !reaper.is_provably_alive(&call.boot_id())));
+        self.0.cancel.cancel(CancelReason::TimedOut);
+        Heard::More
+    }
+
+    fn conclude(self, _exit: &Exit, _call: &Call<'_>) -> Result<WorkResult, ExecuteError> {
+        Ok(WorkResult::empty())
+    }
+}
+
+#[test]
+fn a_command_that_had_ended_before_it_was_to_stop_ended_by_itself() {
+    let scene = scene();
+    let exit = watch::watch(&shell("echo done; exit 0"), &mut Late(&scene), &scene.call()).unwrap();
+    assert_eq!(exit.how, How::Exited(0));
+}
+
+#[test]
+fn who_forks_as_fast_as_it_can_ends_with_its_tree() {
+    let hops = "use POSIX; my $end = time + 15; while (time < $end) { exit if fork; setsid; }";
+    let spreads = "use POSIX; my $end = time + 15; $SIG{TERM} = 'IGNORE'; while (time < $end) { fork or setsid && sleep(15) && exit; }";
+    for script in [hops, spreads] {
+        let began = std::time::Instant::now();
+        let (exit, ..) = watched(&shell(&format!("perl -e '{script}' & sleep 0.2; exit 4")));
+        assert_eq!(exit.how, How::Exited(4));
+        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    }
+}
+
+/// Runs one of the tests here in a process of its own, which this one starts like that.
+fn alone(wrapper: &[&str], test: &str) {
+    let this = std::env::current_exe().unwrap();
+    let test = format!("executor::process::tests::{test}");
+    let mut command = std::process::Command::new(wrapper.first().map_or(this.as_os_str(), |wrapper| wrapper.as_ref()));
+    command.args(wrapper.iter().skip(1)).args(wrapper.first().map(|_| &this));
+    let ended = command.args(["--exact", "--ignored", "--nocapture", &test]).output().unwrap();
+    let said = [ended.stdout, ended.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat();
+    assert!(ended.status.success() && said.contains("1 passed"), "{said}");
+}
+
+/// The descriptors, threads and children of this process.
+fn held() -> [usize; 3] {
+    let count = |folder: &str| fs::read_dir(folder).unwrap().count();
+    let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
+    let children = tasks.map(|task| fs::read_to_string(task.path().join("children")).unwrap_or_default());
+    let children = children.collect::<String>().split_ascii_whitespace().count();
+    [count("/proc/self/fd"), count("/proc/self/task"), children]
+}
+
+/// Panics at the first line.
+struct Panics;
+
+impl Reader for Panics {
+    fn read(&mut self, _line: Line<'_>, _call: &Call<'_>) -> Heard {
+        std::panic::resume_unwind(Box::new("on purpose"))
+    }
+
+    fn conclude(self, _exit: &Exit, _call: &Call<'_>) -> Result<WorkResult, ExecuteError> {
+        Ok(WorkResult::empty())
+    }
+}
+
+#[test]
+#[ignore = "a process of its own, which another test starts"]
+fn hundreds_one_by_one() {
+    let _ = watched(&shell("exit 3"));
+    let before = held();
+    for _ in 0..100 {
+        let (exit, ..) = watched(&shell("sleep 100 & exit 3"));
+        assert_eq!(exit.how, How::Exited(3));
+        let scene = scene();
+        let missing = ChildCommand { input: b"x".to_vec(), ..ChildCommand::new("/no/such/program") };
+        assert!(run(&missing, &mut Notes::default(), &scene.call()).is_err());
+        let panics = || watch::watch(&shell("echo up; sleep 100"), &mut Panics, &scene.call());
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_err());
+        scene.cancel.cancel(CancelReason::Requested);
+        let exit = watch::watch(&shell("sleep 100"), &mut &mut Notes::default(), &scene.call()).unwrap();
+        assert_eq!(exit.how, How::Ended(Reason::Cancelled(CancelReason::Requested)));
+    }
+    assert!(soon(|| held() == before), "{:?} became {:?}", before, held());
+}
+
+#[test]
+fn after_hundreds_that_ended_failed_panicked_or_were_cancelled_nothing_is_held() {
+    alone(&[], "hundreds_one_by_one");
+}
+
+#[test]
+#[ignore = "a process of its own, which another test starts"]
+fn many_at_once() {
+    let before = held();
+    std::thread::scope(|threads| {
+        for _ in 0..64 {
+            threads.spawn(|| {
+                for _ in 0..5 {
+                    let (exit, ..) = watched(&ChildCommand::new("false"));
+                    assert_eq!(exit.how, How::Exited(1));
+                }
+            });
+        }
+    });
+    assert!(soon(|| held() == before), "{:?} became {:?}", before, held());
+    let (_, notes, _) =
+        watched(&ChildCommand { arguments: vec!["/proc/self/status".into()], ..ChildCommand::new("cat") });
+    for name in ["SigIgn:", "SigBlk:"] {
+        let mask =
+            notes.text().into_iter().find_map(|line| u64::from_str_radix(line.strip_prefix(name)?.trim(), 16).ok());
+        // Those above are the C library's own.
+        assert_eq!(mask.unwrap() & 0x7fff_ffff, 0, "{name}");
+    }
+}
+
+#[test]
+fn whatever_the_host_ignores_many_at_once_end_as_they_do_and_ignore_nothing() {
+    alone(&[], "many_at_once");
+    let ignores = "$SIG{$_} = 'IGNORE' for qw(CHLD PIPE HUP USR1 ALRM XFSZ TSTP); exec @ARGV";
+    alone(&["perl", "-e", ignores], "many_at_once");
+    alone(&["sh", "-c", "exec \"$0\" \"$@\" <&- "], "many_at_once");
 }

@@ -30,6 +30,9 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How long a tree that was killed may take to be gone. The system may hold on to a process that waits for a disk.
 const UNTIL_GONE: Duration = Duration::from_secs(5);
 
+/// How long it is at most until it is looked whether the call was cancelled. Its token has told the tree already.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
 /// How much longer than its call a tree may live if the host cannot end it.
 const BEYOND_THE_CALL: Duration = Duration::from_secs(5);
 
@@ -58,8 +61,8 @@ pub(super) fn watch(command: &ChildCommand, reader: &mut impl Reader, call: &Cal
 enum End {
     /// It runs.
     NotYet,
-    /// It was asked to end, and should be gone by then.
-    Asked { gone_by: Instant },
+    /// It was asked to end, or its leader has ended: it should be gone by then. Some are not, such as those of another user.
+    Near { gone_by: Instant },
     /// All of it is gone; what it has said may still be read until then.
     Gone { until: Instant },
 }
@@ -81,7 +84,7 @@ struct Watch<'a> {
     /// Why it was asked to end.
     reason: Option<Reason>,
     /// How the leader ended.
-    status: Option<i32>,
+    leader: Option<Word>,
 }
 
 impl<'a> Watch<'a> {
@@ -98,7 +101,7 @@ impl<'a> Watch<'a> {
             done_at: None,
             end: End::NotYet,
             reason: None,
-            status: None,
+            leader: None,
         }
     }
 
@@ -106,12 +109,12 @@ impl<'a> Watch<'a> {
         let is_silent = self.tree.stdout.is_none() && self.tree.stderr.is_none();
         match self.end {
             End::NotYet => false,
-            End::Asked { gone_by } => Instant::now() >= gone_by,
+            End::Near { gone_by } => Instant::now() >= gone_by,
             End::Gone { until } => is_silent || Instant::now() >= until,
         }
     }
 
-    /// Waits until something happens, and sees to it. Limits count only when nothing has.
+    /// Waits until something happens, and sees to it. Limits count only then: if this thread was kept, there may be much to be heard.
     fn step(&mut self, reader: &mut impl Reader, call: &Call<'_>) {
         let Ready { stdout, stderr, report } = self.wait();
         if stdout {
@@ -123,8 +126,8 @@ impl<'a> Watch<'a> {
         if report {
             self.hear_report();
         }
-        if !stdout && !stderr && !report {
-            self.keep_limits();
+        if self.end == End::NotYet {
+            self.keep_limits(call);
         }
     }
 
@@ -132,11 +135,12 @@ impl<'a> Watch<'a> {
         let limit = self.next_limit().map(|(at, _)| at);
         let until = match self.end {
             End::NotYet => limit,
-            End::Asked { gone_by: until } | End::Gone { until } => Some(until),
+            End::Near { gone_by: until } | End::Gone { until } => Some(until),
         };
         // Rounded up: nothing is over before its time.
-        let timeout = until.map(|until| until.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
-        let timeout = timeout.and_then(|timeout| rustix::event::Timespec::try_from(timeout).ok());
+        let left = |until: Instant| until.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+        let timeout = until.map_or(LOOK_AGAIN, left).min(LOOK_AGAIN);
+        let timeout = rustix::event::Timespec::try_from(timeout).ok();
         let reports = (!matches!(self.end, End::Gone { .. })).then(|| self.tree.reports());
         let (stdout, stderr) = (self.tree.stdout.as_ref().map(AsFd::as_fd), self.tree.stderr.as_ref().map(AsFd::as_fd));
         let watched = [stdout, stderr, reports];
@@ -187,7 +191,11 @@ impl<'a> Watch<'a> {
 
     fn hear_report(&mut self) {
         match self.tree.hear() {
-            Word::Exited(status) => self.status = Some(status),
+            word @ (Word::Exited(_) | Word::Ended(_)) => {
+                self.leader = Some(word);
+                // What it left behind is killed at once.
+                self.end = End::Near { gone_by: Instant::now() + UNTIL_GONE };
+            }
             Word::Gone => {
                 self.tree.take_in();
                 self.end = End::Gone { until: Instant::now() + LAST_WORDS };
@@ -195,14 +203,16 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Ends what has used up a limit.
-    fn keep_limits(&mut self) {
+    /// Ends what has used up a limit, and notes that what was cancelled is ending.
+    fn keep_limits(&mut self, call: &Call<'_>) {
         let now = Instant::now();
-        if let Some((_, reason)) = self.next_limit().filter(|&(at, _)| self.end == End::NotYet && now >= at) {
-            self.reason = Some(reason);
-            self.end = End::Asked { gone_by: now + self.grace + UNTIL_GONE };
+        self.reason = self.next_limit().filter(|&(at, _)| now >= at).map(|(_, reason)| reason);
+        if self.reason.is_some() {
             self.tree.line().end();
+        } else if !call.is_cancelled() {
+            return;
         }
+        self.end = End::Near { gone_by: now + self.grace + UNTIL_GONE };
     }
 
     /// The limit that is reached first, if nothing happens.
@@ -227,12 +237,13 @@ impl<'a> Watch<'a> {
             log::warn!("unit {}: its process is still not gone after it was killed", call.unit().id);
         }
         let (stderr_tail, stderr_bytes) = self.tail.finish();
-        let how = match (self.reason, call.cancel_reason(), self.status) {
-            (Some(reason), _, _) => How::Ended(reason),
-            (None, Some(reason), _) => How::Ended(Reason::Cancelled(reason)),
-            (None, None, Some(status)) => how_of(status),
+        let how = match (self.leader, self.reason, call.cancel_reason()) {
+            (Some(Word::Exited(status)), _, _) => how_of(status),
+            (_, Some(reason), _) => How::Ended(reason),
+            (_, None, Some(reason)) => How::Ended(Reason::Cancelled(reason)),
+            (Some(Word::Ended(status)), None, None) => how_of(status),
             // Only who kills the reaper keeps it from telling, and then the system kills the leader.
-            (None, None, None) => How::Signalled(libc::SIGKILL),
+            (Some(Word::Gone) | None, None, None) => How::Signalled(libc::SIGKILL),
         };
         Exit { how, stderr_tail, stderr_bytes }
     }

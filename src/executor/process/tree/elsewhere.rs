@@ -11,12 +11,13 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
 
-use super::{EXITED, Line, Times, Word, command};
+use super::{ENDED, EXITED, Line, Times, Word, command};
 use crate::executor::process::command::ChildCommand;
 use crate::process::Process;
 
@@ -33,6 +34,8 @@ pub(in crate::executor::process) struct Tree {
 #[derive(Debug)]
 struct Leader {
     pid: Pid,
+    /// Whether it was asked to end.
+    is_asked: AtomicBool,
     has_ended: Mutex<bool>,
     ended: Condvar,
 }
@@ -47,7 +50,12 @@ impl Tree {
         let mut child = command.spawn()?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let tree = Tree { line: Line::new(ours), leader: child.id(), stdout, stderr };
-        let leader = Leader { pid: Pid::from_child(&child), has_ended: Mutex::default(), ended: Condvar::new() };
+        let leader = Leader {
+            pid: Pid::from_child(&child),
+            is_asked: AtomicBool::default(),
+            has_ended: Mutex::default(),
+            ended: Condvar::new(),
+        };
         let leader = Arc::new(leader);
         let waiting = Arc::clone(&leader);
         thread("workcrew-waiter", move || waiting.wait_for(child, theirs))?;
@@ -91,11 +99,12 @@ impl Leader {
     fn wait_for(&self, mut child: Child, mut report: UnixStream) {
         // Its number is kept until it was waited for in earnest.
         let _ = waitid(WaitId::Pid(self.pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
+        let what = if self.is_asked.load(Ordering::SeqCst) { ENDED } else { EXITED };
         self.signal_all(Signal::KILL);
         *self.has_ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.ended.notify_all();
         let status = child.wait().map_or(0, ExitStatusExt::into_raw);
-        let [what, status] = [EXITED, status].map(i32::to_ne_bytes);
+        let [what, status] = [what, status].map(i32::to_ne_bytes);
         let _ = report.write_all(&[what, status].concat());
         let _ = report.shutdown(std::net::Shutdown::Both);
     }
@@ -104,6 +113,7 @@ impl Leader {
     fn end_when_asked(&self, mut orders: UnixStream, times: Times) {
         let _ = orders.set_read_timeout(Some(times.limit.max(Duration::from_millis(1))));
         let _ = orders.read(&mut [0]);
+        self.is_asked.store(true, Ordering::SeqCst);
         self.unless_ended(|| self.signal_all(Signal::TERM));
         let has_ended = self.has_ended.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.ended.wait_timeout_while(has_ended, times.grace, |has_ended| !*has_ended);
@@ -201,7 +211,7 @@ mod tests {
         let mut first = [0; 3];
         tree.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
         tree.line().end();
-        assert_eq!((tree.hear(), tree.hear()), (Word::Exited(libc::SIGKILL), Word::Gone));
+        assert_eq!((tree.hear(), tree.hear()), (Word::Ended(libc::SIGKILL), Word::Gone));
         assert_eq!(said(&mut tree), "", "nobody holds its output any more");
     }
 }

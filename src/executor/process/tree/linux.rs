@@ -97,6 +97,9 @@ impl Drop for Tree {
         self.line.kill();
         let Some(mut reaper) = self.reaper.take() else { return };
         if matches!(reaper.try_wait(), Ok(None)) {
+            // Should somebody have stopped it, it would hear of that only when it goes on.
+            let _ =
+                rustix::process::kill_process(rustix::process::Pid::from_child(&reaper), rustix::process::Signal::CONT);
             // Somebody has to take it in, and it may take as long as the system needs to end what cannot be interrupted.
             let undertaker = std::thread::Builder::new().name("workcrew-undertaker".to_owned());
             let taken_in = undertaker.spawn(move || reaper.wait());

@@ -31,6 +31,7 @@ use super::command::ChildCommand;
 /// What is written to the host: which of these, and a number.
 const STARTED: i32 = 1;
 const EXITED: i32 = 2;
+const ENDED: i32 = 3;
 /// How long one of them is.
 const REPORT_BYTES: usize = 8;
 
@@ -46,8 +47,10 @@ pub(super) struct Times {
 /// What is said about a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Word {
-    /// The leader has ended, with this status.
+    /// The leader has ended by itself, with this status.
     Exited(i32),
+    /// The leader has ended with this status after it was asked to.
+    Ended(i32),
     /// The whole tree has.
     Gone,
 }
@@ -80,6 +83,7 @@ impl Line {
     /// What is said, which has become readable.
     fn hear(&self) -> Word {
         match self.read_report() {
+            Ok(Some((ENDED, status))) => Word::Ended(status),
             Ok(Some((_, status))) => Word::Exited(status),
             Ok(None) | Err(_) => Word::Gone,
         }

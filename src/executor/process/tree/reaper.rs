@@ -23,7 +23,7 @@ use std::os::fd::RawFd;
 
 use libc::{c_int, c_long, pid_t};
 
-use super::{EXITED, REPORT_BYTES, STARTED};
+use super::{ENDED, EXITED, REPORT_BYTES, STARTED};
 
 /// How long it is at most until children are looked for again while they are being killed. Their deaths wake it earlier.
 const LOOK_AGAIN_MS: i64 = 100;
@@ -57,6 +57,8 @@ pub(super) unsafe fn split(orders: Orders) -> io::Result<()> {
         set_signal_mask(All::Blocked);
         libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
         libc::setsid();
+        // Were they ignored, as the host may have it, nobody would be told how the leader ended, which may be soon.
+        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
         let outer = libc::getpid();
         let leader = fork();
         if leader < 0 {
@@ -72,7 +74,7 @@ pub(super) unsafe fn split(orders: Orders) -> io::Result<()> {
             libc::_exit(1);
         }
         // What the host ignores the command would ignore too.
-        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT, libc::SIGCHLD, libc::SIGPIPE] {
+        for signal in 1..=libc::SIGRTMAX() {
             libc::signal(signal, libc::SIG_DFL);
         }
         set_signal_mask(All::Open);
@@ -159,8 +161,12 @@ impl Reaper {
         self.report(STARTED, self.leader);
         loop {
             if !self.reap() {
-                // SAFETY: nobody is left, and nothing is to be run at the end.
-                unsafe { libc::_exit(0) };
+                // SAFETY: nobody is left, and nothing is to be run at the end. Whoever was forked from the host at the wrong moment
+                // may have the socket too, so that its end alone would not be heard.
+                unsafe {
+                    libc::shutdown(self.orders.socket, libc::SHUT_RDWR);
+                    libc::_exit(0)
+                };
             }
             if self.phase == Phase::Killed {
                 self.kill_children();
@@ -178,8 +184,6 @@ impl Reaper {
             // Where the host was must be free to be unmounted and removed.
             libc::chdir(c"/".as_ptr());
             libc::prctl(libc::PR_SET_NAME, c"workcrew-reaper".as_ptr());
-            // Were it ignored, as the host may have it, nobody would be told how the leader ended.
-            libc::signal(libc::SIGCHLD, libc::SIG_DFL);
             let mut set = MaybeUninit::<libc::sigset_t>::uninit();
             libc::sigemptyset(set.as_mut_ptr());
             libc::sigaddset(set.as_mut_ptr(), libc::SIGCHLD);
@@ -205,8 +209,8 @@ impl Reaper {
                 pid if pid < 0 => return false,
                 pid if pid == self.leader && self.has_leader => {
                     self.has_leader = false;
+                    self.report(if self.phase == Phase::Runs { EXITED } else { ENDED }, status);
                     self.phase = Phase::Killed;
-                    self.report(EXITED, status);
                 }
                 _ => {}
             }
@@ -255,6 +259,8 @@ impl Reaper {
         let mut watched = [watch(socket, asked), watch(self.signals, libc::POLLIN), watch(host, libc::POLLIN)];
         // SAFETY: a system call on a local array of the length that is told.
         let count = unsafe { libc::poll(watched.as_mut_ptr(), 3, self.sleep_ms()) };
+        // Who has ended before it could be asked has ended by itself.
+        self.reap();
         if count <= 0 {
             return;
         }
