@@ -51,7 +51,7 @@ fn pool(executor: CommandExecutor) -> WorkPool {
 
 /// From the start of a program that does nothing to the end of its unit.
 fn start_to_end(held_mib: usize) {
-    let mut floor = || {
+    let floor = || {
         let began = Instant::now();
         let mut command = Command::new("true");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).output().expect("it runs");
@@ -82,7 +82,7 @@ fn end(name: &str, script: &str) {
         .map(|round| {
             let handle = pool.enqueue(NewUnit::new(round.to_string()), "").expect("there is room");
             // The first message says that it is up.
-            handle.follow().next();
+            handle.messages().next();
             let began = Instant::now();
             pool.cancel(&round.to_string(), By::new("bench", "")).expect("it runs");
             handle.wait().expect("it ends");
