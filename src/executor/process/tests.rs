@@ -127,7 +127,7 @@ fn what_cannot_be_started_says_what_follows() {
 #[test]
 fn a_grandchild_that_left_its_session_and_holds_the_pipe_ends_with_its_tree() {
     let (exit, notes, _) = watched(&shell(
-        "setsid sh -c 'echo $$; trap \"\" TERM HUP; while :; do sleep 100; done' & while ! [ $(ps -o sid= $!) -eq $! ]; do :; done; exit 0",
+        "setsid sh -c 'echo $$; trap \"\" TERM HUP; while :; do sleep 100; done' & while ! [ $(cut -d' ' -f6 /proc/$!/stat) -eq $! ]; do :; done; exit 0",
     ));
     assert_eq!(exit.how, How::Exited(0));
     for pid in &notes.lines {
