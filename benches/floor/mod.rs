@@ -111,8 +111,8 @@ fn floor(path: &Path, message_bytes: usize) -> Rate {
         .execute_batch(
             "INSERT INTO jobs (id, name, settings, created_at) VALUES (1, 'bench', x'6e756c6c', 0);
              INSERT INTO owners (id, instance, label, pid, start_ticks, boot_id, pid_namespace, registered_at,
-                                 heartbeat_at, heartbeat_boot_ms)
-             VALUES (1, 'i', 'bench', 1, 1, '', 0, 0, 0, 0);",
+                                 heartbeat_at, heartbeat_boot_ms, lease_ms)
+             VALUES (1, 'i', 'bench', 1, 1, '', 0, 0, 0, 0, 60000);",
         )
         .expect("two rows");
     let texts: Vec<String> = (0..MESSAGES)
