@@ -116,6 +116,33 @@ fn what_the_real_programs_print_means_the_same_through_a_pool() {
 }
 
 #[test]
+fn of_every_captured_run_every_line_is_kept_as_it_came_and_nothing_is_left() {
+    let entries = std::fs::read_dir(captured("any", "").parent().unwrap()).unwrap();
+    let files: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let names: Vec<_> = files.iter().filter_map(|file| file.strip_suffix(".meta.json")).collect();
+    assert!(names.len() >= 70, "{names:?}");
+    for name in names {
+        let world = World::new();
+        let unit = NewUnit::new("a").max_retries(0);
+        let (.., is_held) = match name.starts_with("codex") {
+            true => world.execute(world.codex(&replays(name)), unit),
+            false => world.execute(world.claude(&replays(name)), unit),
+        };
+        let stored = world.repository.messages(world.attempts("a")[0].key, 0, 1_000).unwrap().items;
+        let raw: Vec<_> = stored.iter().filter_map(|message| message.message().unwrap().unwrap().raw).collect();
+        let raw: Vec<_> = raw.iter().map(|raw| std::str::from_utf8(raw.as_bytes()).unwrap()).collect();
+        let printed = std::fs::read_to_string(captured(name, "stdout.ndjson")).unwrap();
+        // A message that is being written is kept as it stands; its steps are not.
+        let lines: Vec<_> = printed.lines().filter(|line| !line.contains(r#""type":"stream_event""#)).collect();
+        assert_eq!(raw, lines, "{name}");
+        if is_held {
+            world.repository.cancel(world.job, "a", &By::new("a test", "")).unwrap();
+        }
+        world.assert_clean();
+    }
+}
+
+#[test]
 fn an_answer_counts_however_its_program_ends_after_it() {
     for end in [
         "sleep 999",
