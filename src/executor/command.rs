@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::agent_cli::stderr_text;
+use super::agent_cli::{Setup, is_blank};
 use super::available::{self, Unavailable};
-use super::process::{self, ChildCommand, Environment, Exit, Heard, How, Limits, Line, Reader, Reason};
+use super::process::{self, Environment, Exit, Heard, How, Line, Reader, Reason};
 use super::{Call, CancelReason, ExecuteError, Executor, Then, WorkResult, kinds};
 use crate::attempt::Provenance;
 use crate::conversation::{Message, Part, Role};
@@ -40,12 +40,8 @@ const PARTIAL_EVERY: Duration = Duration::from_secs(1);
 /// ```
 #[derive(Clone, Debug)]
 pub struct CommandExecutor {
-    program: OsString,
-    arguments: Vec<OsString>,
+    setup: Setup,
     name: Option<String>,
-    environment: Environment,
-    directory: Option<PathBuf>,
-    limits: Limits,
     output: Output,
     exit_codes: BTreeMap<i32, (Cow<'static, str>, Then)>,
 }
@@ -61,12 +57,8 @@ impl CommandExecutor {
     /// Runs this program, which is looked for on the path unless it is named with its folder.
     pub fn new(program: impl Into<OsString>) -> CommandExecutor {
         CommandExecutor {
-            program: program.into(),
-            arguments: Vec::new(),
+            setup: Setup::of(program, Environment::default()),
             name: None,
-            environment: Environment::default(),
-            directory: None,
-            limits: Limits::default(),
             output: Output::Text,
             exit_codes: BTreeMap::new(),
         }
@@ -74,13 +66,13 @@ impl CommandExecutor {
 
     /// One more argument (none). It is taken as it is: no shell looks at it. Arguments are seen by others on the machine.
     pub fn arg(mut self, argument: impl Into<OsString>) -> Self {
-        self.arguments.push(argument.into());
+        self.setup.arguments.push(argument.into());
         self
     }
 
     /// More arguments (none).
     pub fn args(mut self, arguments: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
-        self.arguments.extend(arguments.into_iter().map(Into::into));
+        self.setup.arguments.extend(arguments.into_iter().map(Into::into));
         self
     }
 
@@ -92,32 +84,32 @@ impl CommandExecutor {
 
     /// Sets a variable (none). Its value is recorded nowhere.
     pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
-        self.environment.set(name, value);
+        self.setup.environment.set(name, value);
         self
     }
 
     /// Passes a variable of the host on, or all that begin so if the name ends in `*` (`PATH`, `HOME`, the language, proxies and
     /// certificates, no others).
     pub fn pass_env(mut self, name: impl Into<String>) -> Self {
-        self.environment.pass(name);
+        self.setup.environment.pass(name);
         self
     }
 
     /// Where it runs, if the unit has no workspace of its own (where the host does).
     pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
-        self.directory = Some(directory.into());
+        self.setup.directory = Some(directory.into());
         self
     }
 
     /// How long it may print nothing (for as long as the attempt may take).
     pub fn silence_limit(mut self, limit: Duration) -> Self {
-        self.limits.silence = Some(limit);
+        self.setup.limits.silence = Some(limit);
         self
     }
 
     /// How long it may take until it prints something (for as long as the attempt may take).
     pub fn start_limit(mut self, limit: Duration) -> Self {
-        self.limits.start = Some(limit);
+        self.setup.limits.start = Some(limit);
         self
     }
 
@@ -139,23 +131,11 @@ impl CommandExecutor {
         self.exit_codes.insert(code, (kind.into(), then));
         self
     }
-
-    fn child(&self, call: &Call<'_>) -> ChildCommand {
-        let workspace = call.unit().options.workspace_dir.as_ref().map(PathBuf::from);
-        ChildCommand {
-            program: self.program.clone(),
-            arguments: self.arguments.clone(),
-            environment: self.environment.clone(),
-            directory: workspace.or_else(|| self.directory.clone()),
-            input: call.prompt().as_bytes().to_vec(),
-            limits: self.limits,
-        }
-    }
 }
 
 impl Executor for CommandExecutor {
     fn execute(&self, call: &Call<'_>) -> Result<WorkResult, ExecuteError> {
-        let child = self.child(call);
+        let child = self.setup.child(self.setup.arguments.clone(), call);
         match self.output {
             Output::Text => process::run(&child, Text::of(self), call),
             Output::Ndjson => process::run(&child, Ndjson::of(self), call),
@@ -163,11 +143,11 @@ impl Executor for CommandExecutor {
     }
 
     fn name(&self) -> &str {
-        self.name.as_deref().unwrap_or_else(|| self.program.to_str().unwrap_or("command"))
+        self.name.as_deref().unwrap_or_else(|| self.setup.program.to_str().unwrap_or("command"))
     }
 
     fn is_available(&self) -> Result<(), Unavailable> {
-        available::program(&self.program, "install it, or name it with its folder")
+        available::program(&self.setup.program, "install it, or name it with its folder")
     }
 
     fn provenance(&self) -> Provenance {
@@ -178,9 +158,9 @@ impl Executor for CommandExecutor {
 
 /// What came of a command that ended like this; `Ok` if it succeeded.
 fn judge(executor: &CommandExecutor, exit: &Exit) -> Result<(), ExecuteError> {
-    let program = executor.program.to_string_lossy();
+    let program = executor.setup.program.to_string_lossy();
     let failed = |kind: Cow<'static, str>, then, what: String| {
-        let said = stderr_text(exit);
+        let said = exit.stderr_text();
         let message = if said.is_empty() { what } else { format!("{what}: {said}") };
         Err(ExecuteError::following(then, message).kind(kind))
     };
@@ -269,7 +249,7 @@ impl<'a> Ndjson<'a> {
 
 impl Reader for Ndjson<'_> {
     fn read(&mut self, line: Line<'_>, call: &Call<'_>) -> Heard {
-        if line.bytes.iter().all(u8::is_ascii_whitespace) {
+        if is_blank(line) {
             return Heard::More;
         }
         let mut message = Message::new(Role::Assistant).raw(line.bytes.to_vec());
@@ -288,7 +268,7 @@ impl Reader for Ndjson<'_> {
 
     fn conclude(self, exit: &Exit, _call: &Call<'_>) -> Result<WorkResult, ExecuteError> {
         judge(self.executor, exit).and_then(|()| {
-            let program = self.executor.program.to_string_lossy();
+            let program = self.executor.setup.program.to_string_lossy();
             let nothing = || ExecuteError::retry(format!("`{program}` printed no JSON")).kind(kinds::NO_RESULT);
             self.last.map(|value| WorkResult::empty().json(value)).ok_or_else(nothing)
         })

@@ -4,9 +4,6 @@ use super::Trouble;
 use crate::executor::CancelReason;
 use crate::executor::process::{Exit, How, Reason};
 
-/// How much of the other output a failure repeats.
-const STDERR_SHOWN_BYTES: usize = 2_000;
-
 /// Shells, and programs that clean up first, exit with this and the signal's number on top.
 const SIGNAL_EXIT_BASE: i32 = 128;
 
@@ -44,20 +41,11 @@ pub(in crate::executor) fn without_result(program: &str, said: Said, exit: &Exit
         How::Ended(Reason::Cancelled(CancelReason::TimedOut)) => format!("`{program}` took too long and was ended"),
         How::Ended(Reason::Cancelled(_)) => format!("`{program}` was ended because it was to stop"),
     };
-    let complaint = stderr_text(exit);
+    let complaint = exit.stderr_text();
     if !complaint.is_empty() {
         message = format!("{message}: {complaint}");
     }
     (trouble, message)
-}
-
-/// The end of what a program wrote to its other output, for people.
-pub(in crate::executor) fn stderr_text(exit: &Exit) -> String {
-    let shown_from = exit.stderr_tail.len().saturating_sub(STDERR_SHOWN_BYTES);
-    let shown = &exit.stderr_tail[shown_from..];
-    let said = String::from_utf8_lossy(shown).trim().to_owned();
-    let is_all = u64::try_from(shown.len()).is_ok_and(|shown| shown >= exit.stderr_bytes);
-    if is_all { said } else { format!("(the end of {} bytes) {said}", exit.stderr_bytes) }
 }
 
 /// Whether a program complains about how it was called, as the parsers of arguments do that the agents use. What a runtime says that has

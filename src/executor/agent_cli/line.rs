@@ -3,13 +3,30 @@
 use serde_json::{Map, Value};
 
 use crate::conversation::{Message, Part, Role};
+use crate::executor::Call;
 use crate::executor::process::Line;
 
 /// One line that is a JSON object.
 pub(in crate::executor) type Event = Map<String, Value>;
 
+/// Takes the next line of a run, whose conversation begins with the prompt. `None` if there is nothing in it, or nothing that could be read,
+/// which is kept as it is.
+pub(in crate::executor) fn next_event(line: Line<'_>, has_begun: &mut bool, call: &Call<'_>) -> Option<Event> {
+    if is_blank(line) {
+        return None;
+    }
+    if !std::mem::replace(has_begun, true) {
+        call.message(Message::user(call.prompt()));
+    }
+    let event = event(line);
+    if event.is_none() {
+        call.message(unread(line));
+    }
+    event
+}
+
 /// Reads a line; `None` if it is too long, not JSON, nested too deep or no object.
-pub(in crate::executor) fn event(line: Line<'_>) -> Option<Event> {
+fn event(line: Line<'_>) -> Option<Event> {
     if line.truncation.is_some() {
         return None;
     }
@@ -21,7 +38,7 @@ pub(in crate::executor) fn event(line: Line<'_>) -> Option<Event> {
 }
 
 /// The message that keeps a line which could not be read.
-pub(in crate::executor) fn unread(line: Line<'_>) -> Message {
+fn unread(line: Line<'_>) -> Message {
     let text = String::from_utf8_lossy(line.bytes);
     let message = Message::new(Role::System).part(Part::text(text)).raw(line.bytes);
     match line.truncation {

@@ -1,4 +1,4 @@
-//! What every agent's program can be told, and how its arguments are made and recorded.
+//! What every program can be told that is run for a call, and how its arguments are made and recorded.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use crate::executor::process::{ChildCommand, Environment, Limits};
 /// Longer arguments are recorded by their size and hash.
 const RECORDED_ARGUMENT_LIMIT_BYTES: usize = 200;
 
-/// What every agent's program can be told, whatever it is.
+/// What every program can be told, whatever it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::executor) struct Setup {
     pub(in crate::executor) program: OsString,
@@ -21,7 +21,7 @@ pub(in crate::executor) struct Setup {
 }
 
 impl Setup {
-    pub(in crate::executor) fn of(program: &str, environment: Environment) -> Setup {
+    pub(in crate::executor) fn of(program: impl Into<OsString>, environment: Environment) -> Setup {
         Setup {
             program: program.into(),
             arguments: Vec::new(),

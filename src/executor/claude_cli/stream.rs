@@ -21,8 +21,7 @@ use super::failure::{Hints, trouble};
 use super::message::{message, summary, written_files};
 use super::spending::Spending;
 use super::work::Work;
-use crate::conversation::Message;
-use crate::executor::agent_cli::{Event, Said, Trouble, event, is_blank, text, unread, without_result};
+use crate::executor::agent_cli::{Event, Said, Trouble, next_event, text, without_result};
 use crate::executor::process::{Exit, Heard, Line, Reader};
 use crate::executor::{Call, ExecuteError, WorkResult};
 
@@ -77,16 +76,7 @@ impl ClaudeReader {
 
 impl Reader for ClaudeReader {
     fn read(&mut self, line: Line<'_>, call: &Call<'_>) -> Heard {
-        if is_blank(line) {
-            return Heard::More;
-        }
-        if !std::mem::replace(&mut self.has_begun, true) {
-            call.message(Message::user(call.prompt()));
-        }
-        let Some(event) = event(line) else {
-            call.message(unread(line));
-            return Heard::More;
-        };
+        let Some(event) = next_event(line, &mut self.has_begun, call) else { return Heard::More };
         match text(&event, "type") {
             "stream_event" if self.writes(&event, call) => {}
             "system" if text(&event, "subtype") == "init" => self.init(&event, line, call),

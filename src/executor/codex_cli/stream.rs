@@ -18,10 +18,7 @@ use serde_json::Value;
 use super::failure::trouble;
 use super::message::message;
 use super::spending::Spending;
-use crate::conversation::Message;
-use crate::executor::agent_cli::{
-    Event, Said, Trouble, event, is_blank, session_not_found, stderr_text, text, unread, without_result,
-};
+use crate::executor::agent_cli::{Event, Said, Trouble, next_event, session_not_found, text, without_result};
 use crate::executor::process::{Exit, Heard, Line, Reader};
 use crate::executor::{Call, ExecuteError, WorkResult};
 
@@ -72,16 +69,7 @@ impl CodexReader {
 
 impl Reader for CodexReader {
     fn read(&mut self, line: Line<'_>, call: &Call<'_>) -> Heard {
-        if is_blank(line) {
-            return Heard::More;
-        }
-        if !std::mem::replace(&mut self.has_begun, true) {
-            call.message(Message::user(call.prompt()));
-        }
-        let Some(event) = event(line) else {
-            call.message(unread(line));
-            return Heard::More;
-        };
+        let Some(event) = next_event(line, &mut self.has_begun, call) else { return Heard::More };
         let kind = text(&event, "type");
         if kind == "thread.started" {
             self.thread_started(text(&event, "thread_id"), call);
@@ -125,7 +113,7 @@ impl Reader for CodexReader {
         }
         let said = if self.has_begun { Said::Something } else { Said::Nothing };
         let (trouble, mut message) = without_result(&self.program, said, exit);
-        if NO_THREAD.iter().any(|words| stderr_text(exit).contains(words)) {
+        if NO_THREAD.iter().any(|words| exit.stderr_text().contains(words)) {
             return Err(session_not_found(call).error(message, result));
         }
         if let (Some(error), Trouble::NoResult) = (self.error, trouble) {

@@ -71,21 +71,11 @@ pub(crate) struct Limits {
     pub(crate) silence: Option<Duration>,
     /// How long it may go on after its answer, and without its output.
     pub(crate) after_answer: Duration,
-    /// How much of a line is kept.
-    pub(crate) line_bytes: usize,
-    /// How much of the end of its other output is kept.
-    pub(crate) tail_bytes: usize,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits {
-            start: None,
-            silence: None,
-            after_answer: Duration::from_secs(5),
-            line_bytes: 10 * 1024 * 1024,
-            tail_bytes: 64 * 1024,
-        }
+        Limits { start: None, silence: None, after_answer: Duration::from_secs(5) }
     }
 }
 

@@ -5,6 +5,9 @@ use std::time::Duration;
 use crate::conversation::Truncation;
 use crate::executor::{Call, CancelReason, ExecuteError, WorkResult};
 
+/// How much of the other output a failure repeats.
+const STDERR_SHOWN_BYTES: usize = 2_000;
+
 /// One line of a child's output, without its end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Line<'a> {
@@ -59,6 +62,17 @@ pub(crate) struct Exit {
     pub(crate) stderr_tail: Vec<u8>,
     /// How much it wrote there in all.
     pub(crate) stderr_bytes: u64,
+}
+
+impl Exit {
+    /// The end of what it wrote to its other output, for people.
+    pub(crate) fn stderr_text(&self) -> String {
+        let shown_from = self.stderr_tail.len().saturating_sub(STDERR_SHOWN_BYTES);
+        let shown = &self.stderr_tail[shown_from..];
+        let said = String::from_utf8_lossy(shown).trim().to_owned();
+        let is_all = u64::try_from(shown.len()).is_ok_and(|shown| shown >= self.stderr_bytes);
+        if is_all { said } else { format!("(the end of {} bytes) {said}", self.stderr_bytes) }
+    }
 }
 
 /// Makes sense of what one child says in one attempt.

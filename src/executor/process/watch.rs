@@ -24,6 +24,12 @@ use crate::executor::Call;
 /// How much is read at a time.
 const CHUNK_BYTES: usize = 64 * 1024;
 
+/// How much of a line is kept.
+const LINE_LIMIT_BYTES: usize = 10 * 1024 * 1024;
+
+/// How much of the end of its other output is kept.
+const TAIL_LIMIT_BYTES: usize = 64 * 1024;
+
 /// How long what is left in the pipes of a tree that is gone is read, at most. Who still holds them is none of it.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -46,7 +52,7 @@ pub(super) fn watch(command: &ChildCommand, reader: &mut impl Reader, call: &Cal
     let grace = call.grace() * 2 / 3;
     let times = Times { grace, limit: call.time_left().saturating_add(grace + BEYOND_THE_CALL) };
     let tree = Tree::spawn(command, times)?;
-    let line = tree.line();
+    let line = tree.line.clone();
     let _ends_with_the_call = call.cancel_token().on_cancel(move || line.end());
     call.child_started(tree.process(&call.boot_id()));
     let mut watch = Watch::new(tree, &command.limits, grace);
@@ -93,8 +99,8 @@ impl<'a> Watch<'a> {
             tree,
             limits,
             grace,
-            lines: Lines::new(limits.line_bytes),
-            tail: Tail::new(limits.tail_bytes),
+            lines: Lines::new(LINE_LIMIT_BYTES),
+            tail: Tail::new(TAIL_LIMIT_BYTES),
             chunk: vec![0; CHUNK_BYTES],
             has_spoken: false,
             heard_at: Instant::now(),
@@ -141,7 +147,7 @@ impl<'a> Watch<'a> {
         let left = |until: Instant| until.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
         let timeout = until.map_or(LOOK_AGAIN, left).min(LOOK_AGAIN);
         let timeout = rustix::event::Timespec::try_from(timeout).ok();
-        let reports = (!matches!(self.end, End::Gone { .. })).then(|| self.tree.reports());
+        let reports = (!matches!(self.end, End::Gone { .. })).then(|| self.tree.line.reports());
         let (stdout, stderr) = (self.tree.stdout.as_ref().map(AsFd::as_fd), self.tree.stderr.as_ref().map(AsFd::as_fd));
         let watched = [stdout, stderr, reports];
         let mut polled: Vec<_> =
@@ -190,7 +196,7 @@ impl<'a> Watch<'a> {
     }
 
     fn hear_report(&mut self) {
-        match self.tree.hear() {
+        match self.tree.line.hear() {
             word @ (Word::Exited(_) | Word::Ended(_)) => {
                 self.leader = Some(word);
                 // What it left behind is killed at once.
@@ -208,7 +214,7 @@ impl<'a> Watch<'a> {
         let now = Instant::now();
         self.reason = self.next_limit().filter(|&(at, _)| now >= at).map(|(_, reason)| reason);
         if self.reason.is_some() {
-            self.tree.line().end();
+            self.tree.line.end();
         } else if !call.is_cancelled() {
             return;
         }
@@ -217,7 +223,7 @@ impl<'a> Watch<'a> {
 
     /// The limit that is reached first, if nothing happens.
     fn next_limit(&self) -> Option<(Instant, Reason)> {
-        let Limits { start, silence, after_answer, .. } = *self.limits;
+        let Limits { start, silence, after_answer } = *self.limits;
         let why_done = if self.tree.stdout.is_some() { Reason::Lingered } else { Reason::ClosedItsOutput };
         let limits = [
             start.filter(|_| !self.has_spoken).map(|limit| (self.heard_at, limit, Reason::NeverSpoke(limit))),

@@ -6,7 +6,6 @@
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
-use std::os::fd::BorrowedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -24,7 +23,7 @@ use crate::process::Process;
 /// A child and all that it starts. Dropped, it is ended.
 #[derive(Debug)]
 pub(in crate::executor::process) struct Tree {
-    line: Line,
+    pub(in crate::executor::process) line: Line,
     leader: u32,
     pub(in crate::executor::process) stdout: Option<ChildStdout>,
     pub(in crate::executor::process) stderr: Option<ChildStderr>,
@@ -66,21 +65,6 @@ impl Tree {
     /// The command, as others can find it.
     pub(in crate::executor::process) fn process(&self, boot_id: &str) -> Process {
         Process::of(self.leader, boot_id)
-    }
-
-    /// What to ask to end it, from any thread.
-    pub(in crate::executor::process) fn line(&self) -> Line {
-        self.line.clone()
-    }
-
-    /// What becomes readable when there is something to hear.
-    pub(in crate::executor::process) fn reports(&self) -> BorrowedFd<'_> {
-        self.line.reports()
-    }
-
-    /// What is said, which has become readable.
-    pub(in crate::executor::process) fn hear(&self) -> Word {
-        self.line.hear()
     }
 
     /// Nothing is left to be taken in.
@@ -199,8 +183,8 @@ mod tests {
         let mut tree = shell("cat; exit 3", b"hello");
         assert_ne!(tree.process("a boot").pid, 0);
         assert_eq!(said(&mut tree), "hello");
-        rustix::event::poll(&mut [rustix::event::PollFd::new(&tree.reports(), PollFlags::IN)], None).unwrap();
-        assert_eq!((tree.hear(), tree.hear()), (Word::Exited(3 << 8), Word::Gone));
+        rustix::event::poll(&mut [rustix::event::PollFd::new(&tree.line.reports(), PollFlags::IN)], None).unwrap();
+        assert_eq!((tree.line.hear(), tree.line.hear()), (Word::Exited(3 << 8), Word::Gone));
         tree.take_in();
         assert!(tree.stderr.is_some());
     }
@@ -214,8 +198,8 @@ mod tests {
         let mut tree = shell("trap '' TERM; setsid sh -c 'trap \"\" TERM; echo up; sleep 999' & sleep 999", b"");
         let mut first = [0; 3];
         tree.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
-        tree.line().end();
-        assert_eq!((tree.hear(), tree.hear()), (Word::Ended(libc::SIGKILL), Word::Gone));
+        tree.line.end();
+        assert_eq!((tree.line.hear(), tree.line.hear()), (Word::Ended(libc::SIGKILL), Word::Gone));
         assert_eq!(said(&mut tree), "", "nobody holds its output any more");
     }
 }

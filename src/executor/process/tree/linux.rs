@@ -2,14 +2,14 @@
 
 use std::fs::File;
 use std::io::{self, Seek, Write};
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStderr, ChildStdout, Stdio};
 use std::time::Duration;
 
 use super::reaper::{self, Orders};
-use super::{Line, STARTED, Times, Word, command};
+use super::{Line, STARTED, Times, command};
 use crate::clock::milliseconds;
 use crate::executor::process::command::ChildCommand;
 use crate::process::Process;
@@ -24,7 +24,7 @@ const FIRST_FREE: i32 = 3;
 #[derive(Debug)]
 pub(in crate::executor::process) struct Tree {
     reaper: Option<Child>,
-    line: Line,
+    pub(in crate::executor::process) line: Line,
     leader: Option<u32>,
     pub(in crate::executor::process) stdout: Option<ChildStdout>,
     pub(in crate::executor::process) stderr: Option<ChildStderr>,
@@ -66,21 +66,6 @@ impl Tree {
     pub(in crate::executor::process) fn process(&self, boot_id: &str) -> Process {
         let reaper = self.reaper.as_ref().map_or(0, Child::id);
         Process::of(self.leader.unwrap_or(reaper), boot_id).kept_by(Process::of(reaper, boot_id))
-    }
-
-    /// What to ask to end it, from any thread.
-    pub(in crate::executor::process) fn line(&self) -> Line {
-        self.line.clone()
-    }
-
-    /// What becomes readable when the reaper has something to say.
-    pub(in crate::executor::process) fn reports(&self) -> BorrowedFd<'_> {
-        self.line.reports()
-    }
-
-    /// What the reaper says, which has become readable.
-    pub(in crate::executor::process) fn hear(&self) -> Word {
-        self.line.hear()
     }
 
     /// Takes the reaper in, which is gone.

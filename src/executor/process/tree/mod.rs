@@ -76,12 +76,12 @@ impl Line {
     }
 
     /// What becomes readable when there is something to hear.
-    fn reports(&self) -> BorrowedFd<'_> {
+    pub(super) fn reports(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 
     /// What is said, which has become readable.
-    fn hear(&self) -> Word {
+    pub(super) fn hear(&self) -> Word {
         match self.read_report() {
             Ok(Some((ENDED, status))) => Word::Ended(status),
             Ok(Some((_, status))) => Word::Exited(status),
