@@ -2,25 +2,28 @@
 
 use std::time::Duration;
 
+use workcrew::clock::ManualClock;
 use workcrew::executor::{CommandExecutor, kinds};
 use workcrew::repository::By;
-use workcrew::{Archive, NewUnit, Outcome, Stop, UnitStatus};
+use workcrew::{NewUnit, Outcome, Stop, UnitStatus};
 
 use super::{LONG, World, until};
 use crate::support::Up as _;
 
-/// Long enough for what comes before to be said on a busy machine, mostly.
-const SOON: Duration = Duration::from_millis(1_000);
+/// How long a child may be silent: far longer than it takes to start and to say a word.
+const SOON: Duration = Duration::from_secs(3);
+
+/// What an attempt may take, by a clock that a test moves.
+const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// A script, a limit that ends it, and how it must end.
 struct Case {
     script: &'static str,
     limit: fn(CommandExecutor) -> CommandExecutor,
-    timeout: Duration,
     kind: &'static str,
 }
 
-const TIMED_OUT: Case = Case { script: "", limit: |executor| executor, timeout: SOON, kind: kinds::TIMED_OUT };
+const TIMED_OUT: Case = Case { script: "", limit: |executor| executor, kind: kinds::TIMED_OUT };
 
 #[test]
 fn each_hostile_child_ends_by_a_limit_with_what_it_said_and_nothing_is_left() {
@@ -31,28 +34,27 @@ fn each_hostile_child_ends_by_a_limit_with_what_it_said_and_nothing_is_left() {
         Case { script: "echo said; kill -STOP $$", ..TIMED_OUT },
         Case { script: "echo said; exec >&- 2>&-; sleep 999", ..TIMED_OUT },
         Case { script: "echo said; (exec 3>&1; exec >&- 2>&-; sleep 999) & wait", ..TIMED_OUT },
-        Case { script: "echo said; sleep 999", limit: silent, timeout: LONG, kind: kinds::SILENT },
-        Case {
-            script: "sleep 999",
-            limit: |executor| executor.start_limit(SOON),
-            timeout: LONG,
-            kind: kinds::NEVER_SPOKE,
-        },
-        Case { script: "echo said; kill -KILL $$", timeout: LONG, kind: kinds::KILLED, ..TIMED_OUT },
-        Case { script: "echo said; kill -PIPE $$", timeout: LONG, kind: kinds::KILLED, ..TIMED_OUT },
+        Case { script: "echo said; sleep 999", limit: silent, kind: kinds::SILENT },
+        Case { script: "sleep 999", limit: |executor| executor.start_limit(SOON), kind: kinds::NEVER_SPOKE },
+        Case { script: "echo said; kill -KILL $$", kind: kinds::KILLED, ..TIMED_OUT },
+        Case { script: "echo said; kill -PIPE $$", kind: kinds::KILLED, ..TIMED_OUT },
     ];
-    for Case { script, limit, timeout, kind } in cases {
-        let world = World::new();
-        let pool = world.pool(limit(world.script(script))).up();
-        let unit = NewUnit::new("a").max_retries(0).timeout(timeout);
-        let unit = pool.enqueue(unit, "").unwrap().wait_timeout(LONG).unwrap();
+    for Case { script, limit, kind } in cases {
+        let clock = ManualClock::new();
+        let world = World::with_clock(clock.clone());
+        // A test that lets a timeout pass in a moment is not about leases.
+        let builder = world.pool(limit(world.script(script).ndjson())).clock(clock.clone()).lease(10 * TIMEOUT);
+        let pool = builder.timeout(TIMEOUT).up();
+        let handle = pool.enqueue(NewUnit::new("a").max_retries(0), "").unwrap();
+        if kind == kinds::TIMED_OUT {
+            until("it has said something", || !world.said("a").is_empty());
+            clock.advance(TIMEOUT);
+        }
+        let unit = handle.wait_timeout(LONG).unwrap();
         assert_eq!(unit.status, UnitStatus::Failed, "{script}");
         assert_eq!(unit.failure.unwrap().kind.as_str(), kind, "{script}");
-        let attempt = &world.attempts("a")[0];
-        let messages = world.repository.messages(attempt.key, 0, 10).unwrap().items;
-        let said: Vec<_> = messages.iter().map(|stored| stored.message().unwrap().unwrap().text()).collect();
         let expected: &[&str] = if script.starts_with("echo said") { &["said"] } else { &[] };
-        assert_eq!(said, expected, "{script}");
+        assert_eq!(world.said("a"), expected, "{script}");
         assert_eq!(pool.stats().abandoned_threads, 0, "{script}: its executor has returned");
         pool.stop(Stop::Drain).unwrap();
         world.assert_clean();

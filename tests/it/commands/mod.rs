@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use workcrew::audit::verify::Verify;
+use workcrew::clock::{Clock, SystemClock};
 use workcrew::executor::CommandExecutor;
+use workcrew::repository::sqlite::SqliteOptions;
 use workcrew::{Archive, Attempt, JobId, NewJob, Repository, RetryPolicy, SqliteRepository, WorkPool, WorkPoolBuilder};
 
 use crate::support;
@@ -35,9 +37,13 @@ struct World {
 
 impl World {
     fn new() -> World {
+        World::with_clock(SystemClock)
+    }
+
+    fn with_clock(clock: impl Clock + 'static) -> World {
         let folder = support::folder();
         std::fs::create_dir(folder.path().join("work")).unwrap();
-        let repository = SqliteRepository::open(folder.path().join("commands.db")).unwrap();
+        let repository = SqliteOptions::new().clock(clock).open(folder.path().join("commands.db")).unwrap();
         let job = repository.create_job(&NewJob::named(JOB)).unwrap().id;
         // The name of the folder is nobody else's.
         let mark = folder.path().file_name().unwrap().to_str().unwrap().to_owned();
@@ -59,6 +65,13 @@ impl World {
 
     fn attempts(&self, id: &str) -> Vec<Attempt> {
         self.repository.attempts(self.repository.unit(self.job, id).unwrap().key).unwrap()
+    }
+
+    /// What the first attempt at a unit has said so far.
+    fn said(&self, id: &str) -> Vec<String> {
+        let Some(attempt) = self.attempts(id).into_iter().next() else { return Vec::new() };
+        let stored = self.repository.messages(attempt.key, 0, 10).unwrap().items;
+        stored.iter().map(|stored| stored.message().unwrap().unwrap().text()).collect()
     }
 
     fn assert_clean(&self) {
