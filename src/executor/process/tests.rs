@@ -455,3 +455,53 @@ fn whatever_the_host_ignores_many_at_once_end_as_they_do_and_ignore_nothing() {
     alone(&["perl", "-e", ignores], "many_at_once");
     alone(&["sh", "-c", "exec \"$0\" \"$@\" <&- "], "many_at_once");
 }
+
+/// Does not come back from the first line until it is told to.
+struct Stuck {
+    heard: std::sync::mpsc::Sender<()>,
+    go_on: std::sync::mpsc::Receiver<()>,
+}
+
+impl Reader for Stuck {
+    fn read(&mut self, _line: Line<'_>, _call: &Call<'_>) -> Heard {
+        self.heard.send(()).unwrap();
+        self.go_on.recv().unwrap();
+        Heard::More
+    }
+
+    fn conclude(self, _exit: &Exit, _call: &Call<'_>) -> Result<WorkResult, ExecuteError> {
+        Ok(WorkResult::empty())
+    }
+}
+
+#[test]
+fn a_cancel_ends_the_tree_also_while_the_thread_that_watches_it_is_stuck() {
+    let scene = scene();
+    let ((heard, hears), (tell, go_on)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
+    let exit = std::thread::scope(|threads| {
+        let call = || watch::watch(&shell("echo up; sleep 1000"), &mut Stuck { heard, go_on }, &scene.call()).unwrap();
+        let watching = threads.spawn(call);
+        hears.recv().unwrap();
+        let (process, boot_id) = (process_of(&scene), scene.call().boot_id());
+        scene.cancel.cancel(CancelReason::TimedOut);
+        let reaper = process.reaper.clone().unwrap();
+        let began = std::time::Instant::now();
+        while process.is_provably_alive(&boot_id) || reaper.is_provably_alive(&boot_id) {
+            assert!(began.elapsed() < Duration::from_secs(60), "the tree is gone in time");
+            std::thread::yield_now();
+        }
+        tell.send(()).unwrap();
+        watching.join().unwrap()
+    });
+    assert_eq!(exit.how, How::Ended(Reason::Cancelled(CancelReason::TimedOut)));
+}
+
+#[test]
+fn a_tree_ends_by_itself_when_its_time_is_up_whatever_its_host_does() {
+    let times = tree::Times { grace: Duration::from_millis(50), limit: Duration::from_millis(50) };
+    let tree = tree::Tree::spawn(&shell("trap '' TERM; sleep 1000"), times).unwrap();
+    // Nobody asks it to, and nobody reads what it says.
+    let ended = tree.line.hear();
+    assert!(matches!(ended, tree::Word::Ended(_)), "{ended:?}");
+    assert_eq!(tree.line.hear(), tree::Word::Gone);
+}
