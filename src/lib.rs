@@ -24,6 +24,8 @@ mod fault;
 pub mod job;
 pub mod lease;
 pub mod money;
+mod nudge;
+mod panics;
 pub mod pool;
 pub mod process;
 pub mod prompt;
@@ -40,6 +42,7 @@ pub use attempt::{
 pub use conversation::{Message, Part, Raw, Role};
 pub use executor::claude_cli::ClaudeCli;
 pub use executor::codex_cli::CodexCli;
+pub use executor::ipc;
 pub use executor::simulated::Simulated;
 pub use executor::{Call, CancelReason, CancelToken, ExecuteError, Executor, Then, WorkResult};
 pub use job::{Job, JobId, NewJob};

@@ -14,10 +14,11 @@ use super::ready::{Pick, PickOrAsk};
 use super::reporter::Report;
 use super::stats::PoolPhase;
 use super::timers::due_ms;
-use super::{homes, inside, panics, pull, scheduler, slot, stopping};
+use super::{homes, inside, pull, scheduler, slot, stopping};
 use crate::attempt::{AttemptKey, FailureKind, Outcome};
 use crate::error::RepositoryError;
 use crate::lease::{Claim, Lease};
+use crate::panics;
 use crate::repository::{ClaimRequest, Scope};
 use crate::unit::{UnitKey, UnitStatus, WorkUnit};
 

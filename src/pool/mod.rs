@@ -64,10 +64,8 @@ mod line;
 mod lock;
 mod mailbox;
 mod news;
-mod nudge;
 mod observe;
 mod open_unit;
-mod panics;
 mod pull;
 mod queue;
 mod ready;
@@ -115,6 +113,7 @@ pub use self::stats::{Activity, PoolPhase, PoolStats, QueueState, Summary, Worke
 use crate::error::RepositoryError;
 use crate::executor::Executor;
 use crate::job::JobId;
+use crate::panics;
 use crate::prompt::Prompt;
 use crate::repository::{By, CancelAnswer, Repository};
 use crate::sync::Mutex;

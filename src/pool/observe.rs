@@ -7,11 +7,11 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 
 use super::lock::assert_none_held;
-use super::panics;
 use crate::attempt::{Failure, Outcome};
 use crate::conversation::Message;
 use crate::executor::WorkResult;
 use crate::money::Charge;
+use crate::panics;
 use crate::unit::{UnitId, UnitStatus, WorkUnit};
 use crate::worker::WorkerId;
 

@@ -2,7 +2,7 @@
 
 use super::capacity::WorkerNumber;
 use super::core::Core;
-use super::panics;
+use crate::panics;
 use crate::worker::WorkerId;
 
 /// A worker that has room for a unit.

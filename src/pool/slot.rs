@@ -18,10 +18,11 @@ use super::open_unit::OpenUnit;
 use super::reporter::Report;
 use super::run::{self, Ran};
 use super::timers::Alarm;
-use super::{homes, inside, panics};
+use super::{homes, inside};
 use crate::clock::milliseconds;
 use crate::error::RepositoryError;
 use crate::executor::{CancelReason, ExecuteError};
+use crate::panics;
 use crate::sync::thread;
 use crate::worker::{WorkerChange, WorkerStatus};
 

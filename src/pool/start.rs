@@ -9,9 +9,10 @@ use super::error::StartError;
 use super::init::InitHook;
 use super::stats::PoolPhase;
 use super::supervisor::Helpers;
-use super::{claimer, heartbeat, inside, news, panics, reporter, run, supervisor};
+use super::{claimer, heartbeat, inside, news, reporter, run, supervisor};
 use crate::executor::ExecuteError;
 use crate::lease::NewOwner;
+use crate::panics;
 use crate::process::Process;
 use crate::sync::thread::{self, JoinHandle};
 

@@ -13,8 +13,9 @@ use super::ready::Stop;
 use super::stats::{PoolPhase, PoolStats};
 use super::supervisor::{Helpers, join};
 use super::timers::Alarm;
-use super::{claimer, homes, panics, slot};
+use super::{claimer, homes, slot};
 use crate::executor::CancelReason;
+use crate::panics;
 
 /// How long the reporter may take for its last words, once nothing else is waited for.
 const REPORTER_PATIENCE: Duration = Duration::from_millis(250);

@@ -11,8 +11,9 @@ use super::execution::Execution;
 use super::heartbeat::Leases;
 use super::stopping::Stopping;
 use super::timers::Alarm;
-use super::{crew, homes, panics, slot};
+use super::{crew, homes, slot};
 use crate::executor::CancelReason;
+use crate::panics;
 use crate::sync::thread::JoinHandle;
 
 /// The longest sleep; it is cut short by whatever becomes due.

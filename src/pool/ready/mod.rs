@@ -28,11 +28,11 @@ use super::capacity::{Capacity, Known, WorkerNumber};
 use super::error::Refusal;
 use super::ledger::Ledger;
 use super::lock::{Held, Rank, Ranked};
-use super::nudge::Nudge;
 use super::pull::Pull;
 use super::scheduler::Available;
 use super::stats::{PoolPhase, PoolStats, WorkerView};
 use super::timers::{Alarm, Timers};
+use crate::nudge::Nudge;
 use crate::sync::Condvar;
 use crate::sync::thread::JoinHandle;
 

@@ -7,24 +7,24 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// Wakes one thread. One tap is remembered, which is enough: whoever wakes looks at everything.
 #[derive(Debug, Default)]
-pub(super) struct Nudge {
+pub(crate) struct Nudge {
     is_nudged: Mutex<bool>,
     nudged: Condvar,
 }
 
 impl Nudge {
-    pub(super) fn new() -> Nudge {
+    pub(crate) fn new() -> Nudge {
         Nudge::default()
     }
 
     /// Wakes the thread, or lets it not fall asleep.
-    pub(super) fn wake(&self) {
+    pub(crate) fn wake(&self) {
         *self.lock() = true;
         self.nudged.notify_one();
     }
 
     /// Sleeps until nudged, but no longer than that. `None` waits for as long as it takes.
-    pub(super) fn wait(&self, timeout: Option<Duration>) {
+    pub(crate) fn wait(&self, timeout: Option<Duration>) {
         let mut is_nudged = self.lock();
         if !*is_nudged {
             // All ways of waking lead to the same look around, also that for no reason.

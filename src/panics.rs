@@ -4,7 +4,7 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// What a panic said.
-pub(super) fn message(payload: &(dyn Any + Send)) -> String {
+pub(crate) fn message(payload: &(dyn Any + Send)) -> String {
     match (payload.downcast_ref::<&'static str>(), payload.downcast_ref::<String>()) {
         (Some(text), _) => (*text).to_owned(),
         (None, Some(text)) => text.clone(),
@@ -13,7 +13,7 @@ pub(super) fn message(payload: &(dyn Any + Send)) -> String {
 }
 
 /// What a panic said, and the safe end of its payload.
-pub(super) fn describe(payload: Box<dyn Any + Send>) -> String {
+pub(crate) fn describe(payload: Box<dyn Any + Send>) -> String {
     let message = message(&*payload);
     // What the second panic carries could panic a third time: it is leaked.
     if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
@@ -23,7 +23,7 @@ pub(super) fn describe(payload: Box<dyn Any + Send>) -> String {
 }
 
 /// Calls something that may panic. A panic is logged with whose it was, and ends here.
-pub(super) fn contain<T>(whose: &str, call: impl FnOnce() -> T) -> Option<T> {
+pub(crate) fn contain<T>(whose: &str, call: impl FnOnce() -> T) -> Option<T> {
     let called = catch_unwind(AssertUnwindSafe(call));
     called
         .map_err(|payload| {
