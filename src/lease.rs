@@ -120,7 +120,8 @@ pub struct Claim {
     pub checkpoint: Option<Value>,
     /// The session to carry on: an earlier attempt's, or the one that the unit names.
     pub resume_session: Option<String>,
-    /// The child processes of earlier attempts, in their order. Those of attempts that were lost may still run.
+    /// The child processes of earlier attempts, in their order. Those of attempts that were lost may still run; those that
+    /// serve several attempts are among them only then.
     pub earlier_processes: Vec<Process>,
 }
 

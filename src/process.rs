@@ -20,6 +20,9 @@ pub struct Process {
     /// The process that ends it together with all that it has started; `None` if it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reaper: Option<Box<Process>>,
+    /// Whether it works for several attempts, one after the other, and so outlives each of them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_shared: bool,
 }
 
 impl Process {
@@ -35,12 +38,17 @@ impl Process {
             Seen::Gone | Seen::Unknown => 0,
         };
         let pid_namespace = system::pid_namespace();
-        Process { pid, start_ticks, boot_id: boot_id.to_owned(), pid_namespace, reaper: None }
+        Process { pid, start_ticks, boot_id: boot_id.to_owned(), pid_namespace, reaper: None, is_shared: false }
     }
 
     /// The same process, which another one ends together with all that it has started.
     pub fn kept_by(self, reaper: Process) -> Process {
         Process { reaper: Some(Box::new(reaper)), ..self }
+    }
+
+    /// The same process, which works for several attempts.
+    pub fn shared(self) -> Process {
+        Process { is_shared: true, ..self }
     }
 
     /// Whether it is certain that the process no longer runs.

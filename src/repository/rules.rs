@@ -19,6 +19,7 @@ use crate::conversation::{MessageContent, Raw, from_json, to_json};
 use crate::job::{Job, NewJob};
 use crate::lease::{Lease, Owner};
 use crate::money::Charge;
+use crate::process::Process;
 use crate::unit::{Change, Inputs, NewUnit, UnitId, UnitKey, UnitStatus, WorkUnit, check_name, shortened};
 use crate::worker::{WorkerChange, WorkerId, WorkerStatus};
 
@@ -166,6 +167,12 @@ impl Pause {
         let left_ms = (self.not_before - now.wall).num_milliseconds();
         left_ms <= 0 || left_ms > self.delay_ms
     }
+}
+
+/// Whether the process of an earlier attempt may still be at work for that. One that serves several has gone on to others, unless its
+/// attempt was lost: then whoever looked after it may only be stopped.
+pub(crate) fn may_still_work(process: &Process, was_lost: bool) -> bool {
+    was_lost || !process.is_shared
 }
 
 /// When an inserted unit has waited too long, in boot time. Only what was accepted waits for somebody; what

@@ -318,7 +318,20 @@ fn the_processes_of_earlier_attempts_reach_the_next(scene: &Scene<'_>) {
     assert_eq!(third.earlier_processes, std::slice::from_ref(&one), "the second had none");
     let other = started(&third.lease, 20);
     scene.finish(&third.lease, &retry());
-    assert_eq!(scene.claim().earlier_processes, [one, other], "however they ended");
+    let fourth = scene.claim();
+    assert_eq!(fourth.earlier_processes, [one.clone(), other.clone()], "however they ended");
+    let shared = Process { pid: 30, ..scene.this_process() }.shared();
+    scene.repository.progress(&fourth.lease, &Progress::default().process(shared.clone())).expect("it is held");
+    scene.finish(&fourth.lease, &retry());
+    let fifth = scene.claim();
+    assert_eq!(
+        fifth.earlier_processes,
+        [one.clone(), other.clone()],
+        "what serves several attempts serves others by now"
+    );
+    scene.repository.progress(&fifth.lease, &Progress::default().process(shared.clone())).expect("it is held");
+    scene.lose_all();
+    assert_eq!(scene.claim().earlier_processes, [one, other, shared], "unless nobody has seen it come to an end");
 }
 
 /// One of everything that models and their tools have been seen to say.

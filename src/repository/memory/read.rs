@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::store::{AttemptRecord, Store, UnitRecord};
-use crate::attempt::{Attempt, AttemptKey, AttemptResult};
+use crate::attempt::{Attempt, AttemptKey, AttemptResult, Outcome};
 use crate::clock::Moment;
 use crate::conversation::{MessageContent, StoredMessage, from_json};
 use crate::job::{Job, JobId};
@@ -248,7 +248,12 @@ impl Store {
             unit: self.work_unit(unit),
             checkpoint: self.checkpoint(key),
             resume_session: session.unwrap_or(&unit.options.resume_session).clone(),
-            earlier_processes: earlier().filter_map(|record| record.attempt.process.clone()).collect(),
+            earlier_processes: earlier()
+                .filter_map(|record| {
+                    let Attempt { process, outcome, .. } = &record.attempt;
+                    process.clone().filter(|process| rules::may_still_work(process, *outcome == Some(Outcome::Lost)))
+                })
+                .collect(),
         })
     }
 }

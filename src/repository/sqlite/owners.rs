@@ -27,6 +27,7 @@ fn owner(row: &rusqlite::Row<'_>) -> rusqlite::Result<Owner> {
         boot_id: row.get(5)?,
         pid_namespace: row.get::<_, i64>(6)?.cast_unsigned(),
         reaper: None,
+        is_shared: false,
     };
     Ok(Owner {
         id: OwnerId(row.get(0)?),

@@ -383,13 +383,18 @@ pub(super) fn claim_of(connection: &Connection, lease: Lease) -> Result<Claim> {
 
 /// The child processes of the attempts before this one.
 fn earlier_processes(connection: &Connection, attempt: AttemptKey) -> Result<Vec<Process>> {
-    let sql = "SELECT process
+    let sql = "SELECT process, outcome = 'LOST'
                FROM attempts
                WHERE unit_key = ?1 AND number < ?2 AND process IS NOT NULL
                ORDER BY number";
     let mut select = stored(connection.prepare_cached(sql))?;
-    let processes = stored(select.query_map(params![attempt.unit.0, attempt.number], |row| json(row, 0)))?;
-    understood(processes.collect(), || ("the process of an earlier attempt".to_owned(), attempt.unit.0))
+    let row = |row: &Row<'_>| Ok((json(row, 0)?, row.get(1)?));
+    let processes: rusqlite::Result<Vec<(Process, bool)>> =
+        stored(select.query_map(params![attempt.unit.0, attempt.number], row))?.collect();
+    let processes = understood(processes, || ("the process of an earlier attempt".to_owned(), attempt.unit.0))?;
+    let may_still_work =
+        |(process, was_lost): (Process, bool)| rules::may_still_work(&process, was_lost).then_some(process);
+    Ok(processes.into_iter().filter_map(may_still_work).collect())
 }
 
 /// The session of the latest attempt before this one that had any.
