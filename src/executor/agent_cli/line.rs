@@ -38,7 +38,7 @@ fn event(line: Line<'_>) -> Option<Event> {
 }
 
 /// The message that keeps a line which could not be read.
-fn unread(line: Line<'_>) -> Message {
+pub(in crate::executor) fn unread(line: Line<'_>) -> Message {
     let text = String::from_utf8_lossy(line.bytes);
     let message = Message::new(Role::System).part(Part::text(text)).raw(line.bytes);
     match line.truncation {

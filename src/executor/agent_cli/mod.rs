@@ -13,7 +13,7 @@ mod setup;
 mod trouble;
 
 pub(super) use self::exit::{Said, without_result};
-pub(super) use self::line::{Event, is_blank, next_event, number, text};
+pub(super) use self::line::{Event, is_blank, next_event, number, text, unread};
 pub(super) use self::session::{session_not_found, session_to_resume};
 pub(super) use self::setup::{Setup, hidden, option, recorded};
 pub(super) use self::trouble::{Trouble, by_status};

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::chain::Hash;
 use crate::executor::Call;
-use crate::executor::process::{ChildCommand, Environment, Limits};
+use crate::executor::process::{ChildCommand, Environment, Input, Limits};
 
 /// Longer arguments are recorded by their size and hash.
 const RECORDED_ARGUMENT_LIMIT_BYTES: usize = 200;
@@ -39,7 +39,7 @@ impl Setup {
             arguments,
             environment: self.environment.clone(),
             directory: workspace.or_else(|| self.directory.clone()),
-            input: call.prompt().as_bytes().to_vec(),
+            input: Input::All(call.prompt().as_bytes().to_vec()),
             limits: self.limits,
         }
     }

@@ -43,9 +43,17 @@ pub(crate) struct ChildCommand {
     pub(crate) environment: Environment,
     /// Where it runs; where the host does if there is none.
     pub(crate) directory: Option<PathBuf>,
-    /// What it reads, to the end.
-    pub(crate) input: Vec<u8>,
+    pub(crate) input: Input,
     pub(crate) limits: Limits,
+}
+
+/// What a program reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Input {
+    /// This, to the end.
+    All(Vec<u8>),
+    /// Whatever it is told while it lives.
+    Open,
 }
 
 #[cfg(test)]
@@ -56,7 +64,7 @@ impl ChildCommand {
             arguments: Vec::new(),
             environment: Environment::default(),
             directory: None,
-            input: Vec::new(),
+            input: Input::All(Vec::new()),
             limits: Limits::default(),
         }
     }

@@ -6,7 +6,7 @@ use crate::conversation::Truncation;
 
 /// Splits what arrives in pieces into lines. Of a line that is too long the beginning is kept, and how long it was.
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(in crate::executor) struct Lines {
     limit_bytes: usize,
     /// The line so far.
     held: Vec<u8>,
@@ -21,12 +21,18 @@ struct Whole {
 }
 
 impl Lines {
-    pub(super) fn new(limit_bytes: usize) -> Lines {
+    pub(in crate::executor) fn new(limit_bytes: usize) -> Lines {
         Lines { limit_bytes, held: Vec::new(), whole: None }
     }
 
+    /// How much of a line that has not ended yet is held.
+    #[cfg(test)]
+    pub(in crate::executor) fn held_bytes(&self) -> usize {
+        self.held.len()
+    }
+
     /// Takes the next piece, and gives every line that it completes.
-    pub(super) fn push(&mut self, mut piece: &[u8], mut give: impl FnMut(Line<'_>)) {
+    pub(in crate::executor) fn push(&mut self, mut piece: &[u8], mut give: impl FnMut(Line<'_>)) {
         while let Some(end) = piece.iter().position(|&byte| byte == b'\n') {
             let (line, behind) = (&piece[..end], &piece[end + 1..]);
             if self.held.is_empty() && self.whole.is_none() && line.len() <= self.limit_bytes {
@@ -42,7 +48,7 @@ impl Lines {
     }
 
     /// There is no more: what is left, if anything, is the last line.
-    pub(super) fn finish(&mut self, mut give: impl FnMut(Line<'_>)) {
+    pub(in crate::executor) fn finish(&mut self, mut give: impl FnMut(Line<'_>)) {
         if !self.held.is_empty() {
             self.give_held(&mut give);
         }
@@ -74,18 +80,18 @@ impl Lines {
 
 /// The end of what was said.
 #[derive(Debug)]
-pub(super) struct Tail {
+pub(in crate::executor) struct Tail {
     limit_bytes: usize,
     held: Vec<u8>,
     total_bytes: u64,
 }
 
 impl Tail {
-    pub(super) fn new(limit_bytes: usize) -> Tail {
+    pub(in crate::executor) fn new(limit_bytes: usize) -> Tail {
         Tail { limit_bytes, held: Vec::new(), total_bytes: 0 }
     }
 
-    pub(super) fn push(&mut self, piece: &[u8]) {
+    pub(in crate::executor) fn push(&mut self, piece: &[u8]) {
         self.total_bytes += piece.len() as u64;
         self.held.extend_from_slice(&piece[piece.len().saturating_sub(self.limit_bytes)..]);
         // Moved seldom: not before there is twice as much as is to be kept.
@@ -94,10 +100,9 @@ impl Tail {
         }
     }
 
-    /// The end, and how much it was in all.
-    pub(super) fn finish(mut self) -> (Vec<u8>, u64) {
-        self.held.drain(..self.held.len().saturating_sub(self.limit_bytes));
-        (self.held, self.total_bytes)
+    /// The end so far, and how much it was in all.
+    pub(in crate::executor) fn so_far(&self) -> (Vec<u8>, u64) {
+        (self.held[self.held.len().saturating_sub(self.limit_bytes)..].to_vec(), self.total_bytes)
     }
 }
 
@@ -152,7 +157,7 @@ mod tests {
             for piece in bytes.chunks(size) {
                 tail.push(piece);
             }
-            let (kept, total_bytes) = tail.finish();
+            let (kept, total_bytes) = tail.so_far();
             prop_assert_eq!(&kept, &bytes[bytes.len().saturating_sub(limit)..]);
             prop_assert_eq!(total_bytes, bytes.len() as u64);
         }

@@ -10,20 +10,22 @@
 //! | `orphan` | ends what an earlier attempt has left behind |
 
 mod command;
-mod lines;
+pub(in crate::executor) mod lines;
 mod orphan;
 mod reader;
 #[cfg(test)]
 mod tests;
-mod tree;
+pub(in crate::executor) mod tree;
 mod watch;
 
 use std::io;
+use std::path::Path;
 use std::time::Instant;
 
-pub(crate) use self::command::{ChildCommand, Environment, Limits};
+pub(crate) use self::command::{ChildCommand, Environment, Input, Limits};
 pub(crate) use self::orphan::end_orphans;
 pub(crate) use self::reader::{Exit, Heard, How, Line, Reader, Reason};
+pub(in crate::executor) use self::watch::how_of;
 use super::{Call, ExecuteError, WorkResult, files, kinds};
 
 /// Runs a child to its end, and gives what its reader makes of it.
@@ -32,17 +34,31 @@ pub(crate) fn run<R: Reader>(
     mut reader: R,
     call: &Call<'_>,
 ) -> Result<WorkResult, ExecuteError> {
-    if let Some(directory) = command.directory.as_deref().filter(|directory| !directory.is_dir()) {
-        let message = format!("there is no directory `{}` to run it in", directory.display());
-        return Err(ExecuteError::give_up(message).kind(kinds::WORKSPACE));
-    }
+    check_directory(command)?;
     let exit = watch::watch(command, &mut reader, call).map_err(|error| not_started(command, error))?;
     let written = reader.written_files();
-    let mut concluded = reader.conclude(&exit, call);
-    if let Some(workspace) = &command.directory {
+    let concluded = reader.conclude(&exit, call);
+    with_files(concluded, command.directory.as_deref(), &written, call)
+}
+
+/// Whether there is a directory to run a child in.
+pub(in crate::executor) fn check_directory(command: &ChildCommand) -> Result<(), ExecuteError> {
+    let Some(directory) = command.directory.as_deref().filter(|directory| !directory.is_dir()) else { return Ok(()) };
+    let message = format!("there is no directory `{}` to run it in", directory.display());
+    Err(ExecuteError::give_up(message).kind(kinds::WORKSPACE))
+}
+
+/// Adds the files that were made in a workspace, of those that the unit declares and those that somebody says to have written.
+pub(in crate::executor) fn with_files(
+    mut concluded: Result<WorkResult, ExecuteError>,
+    workspace: Option<&Path>,
+    written: &[String],
+    call: &Call<'_>,
+) -> Result<WorkResult, ExecuteError> {
+    if let Some(workspace) = workspace {
         let result = concluded.as_mut().unwrap_or_else(|error| error.result_mut());
         let declared = call.unit().options.output_files.iter();
-        let names = declared.chain(&written).map(String::as_str);
+        let names = declared.chain(written).map(String::as_str);
         result.output_files.extend(files::list(workspace, names, time_for_files(call)));
     }
     concluded
@@ -56,7 +72,7 @@ fn time_for_files(call: &Call<'_>) -> impl FnMut() -> bool {
 }
 
 /// What follows when a child could not be started.
-fn not_started(command: &ChildCommand, error: io::Error) -> ExecuteError {
+pub(in crate::executor) fn not_started(command: &ChildCommand, error: io::Error) -> ExecuteError {
     let program = command.program.to_string_lossy();
     let could_not = |then: fn(String) -> ExecuteError| then(format!("`{program}` could not be started"));
     match error.kind() {

@@ -1,6 +1,7 @@
 //! Real children that behave badly, run to their end.
 
 use std::fs;
+use std::io::{Read, Write};
 use std::time::Duration;
 
 use super::*;
@@ -86,7 +87,7 @@ fn is_there(pid: &[u8]) -> bool {
 #[test]
 fn a_child_reads_its_input_to_the_end_and_says_how_it_ended() {
     for input in [b"".as_slice(), b"-", b"--flag", b"a\nb\0\xff\r\n\"'$(x)`"] {
-        let command = ChildCommand { input: input.to_vec(), ..shell("cat; exit 3") };
+        let command = ChildCommand { input: Input::All(input.to_vec()), ..shell("cat; exit 3") };
         let (exit, notes, _) = watched(&command);
         assert_eq!(
             (notes.lines.join(&b'\n'), exit.how),
@@ -94,7 +95,7 @@ fn a_child_reads_its_input_to_the_end_and_says_how_it_ended() {
         );
     }
     let input: Vec<u8> = (0..10 * 1024 * 1024_u32).map(|n| u8::try_from(n % 251).unwrap()).collect();
-    let command = ChildCommand { input: input.clone(), ..ChildCommand::new("cat") };
+    let command = ChildCommand { input: Input::All(input.clone()), ..ChildCommand::new("cat") };
     let (exit, notes, _) = watched(&command);
     assert_eq!(exit.how, How::Exited(0));
     assert!(notes.lines.join(&b'\n') == input, "byte for byte");
@@ -102,7 +103,7 @@ fn a_child_reads_its_input_to_the_end_and_says_how_it_ended() {
 
 #[test]
 fn a_child_may_ignore_its_input_and_die_of_a_signal() {
-    let (exit, ..) = watched(&ChildCommand { input: vec![b'x'; 1 << 20], ..shell("kill -SEGV $$") });
+    let (exit, ..) = watched(&ChildCommand { input: Input::All(vec![b'x'; 1 << 20]), ..shell("kill -SEGV $$") });
     assert_eq!(exit.how, How::Signalled(libc::SIGSEGV));
 }
 
@@ -407,7 +408,7 @@ fn hundreds_one_by_one() {
         let (exit, ..) = watched(&shell("sleep 100 & exit 3"));
         assert_eq!(exit.how, How::Exited(3));
         let scene = scene();
-        let missing = ChildCommand { input: b"x".to_vec(), ..ChildCommand::new("/no/such/program") };
+        let missing = ChildCommand { input: Input::All(b"x".to_vec()), ..ChildCommand::new("/no/such/program") };
         assert!(run(&missing, &mut Notes::default(), &scene.call()).is_err());
         let panics = || watch::watch(&shell("echo up; sleep 100"), &mut Panics, &scene.call());
         assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_err());
@@ -504,4 +505,25 @@ fn a_tree_ends_by_itself_when_its_time_is_up_whatever_its_host_does() {
     let ended = tree.line.hear();
     assert!(matches!(ended, tree::Word::Ended(_)), "{ended:?}");
     assert_eq!(tree.line.hear(), tree::Word::Gone);
+}
+
+#[test]
+fn how_long_a_tree_may_live_can_be_said_anew_while_it_lives() {
+    let (short, long) = (Duration::from_millis(50), Duration::from_secs(1_000));
+    let tree = tree::Tree::spawn(&shell("sleep 1000"), tree::Times { grace: short, limit: long }).unwrap();
+    [long, short].into_iter().for_each(|limit| tree.line.may_live(limit));
+    let ended = tree.line.hear();
+    assert!(matches!(ended, tree::Word::Ended(_)), "{ended:?}");
+
+    let limit = Duration::from_secs(2);
+    let mut command = shell("read word; echo $word");
+    command.input = Input::Open;
+    let mut tree = tree::Tree::spawn(&command, tree::Times { grace: short, limit }).unwrap();
+    tree.line.may_live(long);
+    // What was said first is over.
+    std::thread::sleep(limit + short);
+    tree.stdin.take().unwrap().write_all(b"alive\n").unwrap();
+    let mut said = String::new();
+    tree.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!((said.as_str(), tree.line.hear()), ("alive\n", tree::Word::Exited(0)));
 }

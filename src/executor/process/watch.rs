@@ -242,7 +242,7 @@ impl<'a> Watch<'a> {
         if !matches!(self.end, End::Gone { .. }) {
             log::warn!("unit {}: its process is still not gone after it was killed", call.unit().id);
         }
-        let (stderr_tail, stderr_bytes) = self.tail.finish();
+        let (stderr_tail, stderr_bytes) = self.tail.so_far();
         let how = match (self.leader, self.reason, call.cancel_reason()) {
             (Some(Word::Exited(status)), _, _) => how_of(status),
             (_, Some(reason), _) => How::Ended(reason),
@@ -264,7 +264,7 @@ struct Ready {
 }
 
 /// What a status of the system means.
-fn how_of(status: i32) -> How {
+pub(in crate::executor) fn how_of(status: i32) -> How {
     use std::os::unix::process::ExitStatusExt;
     let status = std::process::ExitStatus::from_raw(status);
     match (status.code(), status.signal()) {

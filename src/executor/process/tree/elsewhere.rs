@@ -9,24 +9,26 @@ use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
 
-use super::{ENDED, EXITED, Line, Times, Word, command};
-use crate::executor::process::command::ChildCommand;
+use super::{ENDED, EXITED, Line, ORDER_BYTES, Times, Word, command};
+use crate::executor::process::command::{ChildCommand, Input};
 use crate::process::Process;
 
 /// A child and all that it starts. Dropped, it is ended.
 #[derive(Debug)]
-pub(in crate::executor::process) struct Tree {
-    pub(in crate::executor::process) line: Line,
+pub(in crate::executor) struct Tree {
+    pub(in crate::executor) line: Line,
     leader: u32,
-    pub(in crate::executor::process) stdout: Option<ChildStdout>,
-    pub(in crate::executor::process) stderr: Option<ChildStderr>,
+    /// Only if its input was to stay open.
+    pub(in crate::executor) stdin: Option<ChildStdin>,
+    pub(in crate::executor) stdout: Option<ChildStdout>,
+    pub(in crate::executor) stderr: Option<ChildStderr>,
 }
 
 /// The leader, as long as its number is its own.
@@ -41,14 +43,18 @@ struct Leader {
 
 impl Tree {
     /// Starts a command.
-    pub(in crate::executor::process) fn spawn(wanted: &ChildCommand, times: Times) -> io::Result<Tree> {
+    pub(in crate::executor) fn spawn(wanted: &ChildCommand, times: Times) -> io::Result<Tree> {
         let (ours, theirs) = UnixStream::pair()?;
         let orders = theirs.try_clone()?;
         let mut command = command(wanted);
-        command.stdin(input(&wanted.input)?).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        let input = match &wanted.input {
+            Input::All(bytes) => Stdio::from(file(bytes)?),
+            Input::Open => Stdio::piped(),
+        };
+        command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let mut child = command.spawn()?;
-        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-        let tree = Tree { line: Line::new(ours), leader: child.id(), stdout, stderr };
+        let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let tree = Tree { line: Line::new(ours), leader: child.id(), stdin, stdout, stderr };
         let leader = Leader {
             pid: Pid::from_child(&child),
             is_asked: AtomicBool::default(),
@@ -63,13 +69,13 @@ impl Tree {
     }
 
     /// The command, as others can find it.
-    pub(in crate::executor::process) fn process(&self, boot_id: &str) -> Process {
+    pub(in crate::executor) fn process(&self, boot_id: &str) -> Process {
         Process::of(self.leader, boot_id)
     }
 
     /// Nothing is left to be taken in.
     #[expect(clippy::unused_self, clippy::needless_pass_by_ref_mut, reason = "there is a reaper elsewhere")]
-    pub(in crate::executor::process) fn take_in(&mut self) {}
+    pub(in crate::executor) fn take_in(&mut self) {}
 }
 
 impl Drop for Tree {
@@ -95,8 +101,15 @@ impl Leader {
 
     /// Asks the tree to end when that is asked for, and kills it after the grace.
     fn end_when_asked(&self, mut orders: UnixStream, times: Times) {
-        let _ = orders.set_read_timeout(Some(times.limit.max(Duration::from_millis(1))));
-        let _ = orders.read(&mut [0]);
+        let mut limit = times.limit;
+        let mut order = [0; ORDER_BYTES];
+        loop {
+            let _ = orders.set_read_timeout(Some(limit.max(Duration::from_millis(1))));
+            if orders.read_exact(&mut order).is_err() {
+                break;
+            }
+            limit = Duration::from_millis(i64::from_ne_bytes(order).try_into().unwrap_or_default());
+        }
         self.is_asked.store(true, Ordering::SeqCst);
         self.unless_ended(|| self.signal_all(Signal::TERM));
         let has_ended = self.has_ended.lock().unwrap_or_else(PoisonError::into_inner);
@@ -148,7 +161,7 @@ fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
 }
 
 /// What the command reads: a file that has lost its name.
-fn input(bytes: &[u8]) -> io::Result<File> {
+fn file(bytes: &[u8]) -> io::Result<File> {
     let path = std::env::temp_dir().join(format!("workcrew-input-{}", uuid::Uuid::new_v4().simple()));
     let mut file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
     std::fs::remove_file(&path)?;
@@ -168,7 +181,7 @@ mod tests {
     fn shell(script: &str, input: &[u8]) -> Tree {
         let mut command = ChildCommand::new("sh");
         command.arguments = vec!["-c".into(), script.into()];
-        command.input = input.to_vec();
+        command.input = Input::All(input.to_vec());
         Tree::spawn(&command, TIMES).unwrap()
     }
 

@@ -5,13 +5,13 @@ use std::io::{self, Seek, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStderr, ChildStdout, Stdio};
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Stdio};
 use std::time::Duration;
 
 use super::reaper::{self, Orders};
 use super::{Line, STARTED, Times, command};
 use crate::clock::milliseconds;
-use crate::executor::process::command::ChildCommand;
+use crate::executor::process::command::{ChildCommand, Input};
 use crate::process::Process;
 
 /// How long a reaper may take to say that it is there. It has nothing else to do.
@@ -22,18 +22,20 @@ const FIRST_FREE: i32 = 3;
 
 /// A child and all that it starts. Dropped, it is killed.
 #[derive(Debug)]
-pub(in crate::executor::process) struct Tree {
+pub(in crate::executor) struct Tree {
     reaper: Option<Child>,
-    pub(in crate::executor::process) line: Line,
+    pub(in crate::executor) line: Line,
     leader: Option<u32>,
-    pub(in crate::executor::process) stdout: Option<ChildStdout>,
-    pub(in crate::executor::process) stderr: Option<ChildStderr>,
+    /// Only if its input was to stay open.
+    pub(in crate::executor) stdin: Option<ChildStdin>,
+    pub(in crate::executor) stdout: Option<ChildStdout>,
+    pub(in crate::executor) stderr: Option<ChildStderr>,
 }
 
 impl Tree {
     /// Starts a command.
     #[expect(unsafe_code, reason = "what happens between fork and exec has no safe form")]
-    pub(in crate::executor::process) fn spawn(wanted: &ChildCommand, times: Times) -> io::Result<Tree> {
+    pub(in crate::executor) fn spawn(wanted: &ChildCommand, times: Times) -> io::Result<Tree> {
         let (ours, theirs) = UnixStream::pair()?;
         let theirs = out_of_the_way(theirs.into())?;
         let orders = Orders {
@@ -43,13 +45,17 @@ impl Tree {
             limit_ms: milliseconds(times.limit),
         };
         let mut command = command(wanted);
-        command.stdin(input(&wanted.input)?).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let input = match &wanted.input {
+            Input::All(bytes) => Stdio::from(file(bytes)?),
+            Input::Open => Stdio::piped(),
+        };
+        command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped());
         // SAFETY: the function is made to be called there.
         unsafe { command.pre_exec(move || reaper::split(orders)) };
         let mut reaper = command.spawn()?;
         drop(theirs);
-        let (stdout, stderr) = (reaper.stdout.take(), reaper.stderr.take());
-        let mut tree = Tree { reaper: Some(reaper), line: Line::new(ours), leader: None, stdout, stderr };
+        let (stdin, stdout, stderr) = (reaper.stdin.take(), reaper.stdout.take(), reaper.stderr.take());
+        let mut tree = Tree { reaper: Some(reaper), line: Line::new(ours), leader: None, stdin, stdout, stderr };
         tree.hear_the_first_word()?;
         Ok(tree)
     }
@@ -63,13 +69,13 @@ impl Tree {
     }
 
     /// The command and its reaper, as others can find them.
-    pub(in crate::executor::process) fn process(&self, boot_id: &str) -> Process {
+    pub(in crate::executor) fn process(&self, boot_id: &str) -> Process {
         let reaper = self.reaper.as_ref().map_or(0, Child::id);
         Process::of(self.leader.unwrap_or(reaper), boot_id).kept_by(Process::of(reaper, boot_id))
     }
 
     /// Takes the reaper in, which is gone.
-    pub(in crate::executor::process) fn take_in(&mut self) {
+    pub(in crate::executor) fn take_in(&mut self) {
         if let Some(mut reaper) = self.reaper.take() {
             // Where the host ignores the deaths of its children there is nobody to be taken in.
             let _ = reaper.wait();
@@ -104,7 +110,7 @@ fn out_of_the_way(descriptor: OwnedFd) -> io::Result<OwnedFd> {
 }
 
 /// What the command reads: a file without a name, so that nobody has to feed it, and nothing is seen of it elsewhere.
-fn input(bytes: &[u8]) -> io::Result<File> {
+fn file(bytes: &[u8]) -> io::Result<File> {
     let file = rustix::fs::memfd_create(c"workcrew-input", rustix::fs::MemfdFlags::CLOEXEC)?;
     let mut file = File::from(file);
     file.write_all(bytes)?;

@@ -22,11 +22,17 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::net::SendFlags;
+
 #[cfg(not(target_os = "linux"))]
-pub(super) use self::elsewhere::Tree;
+pub(in crate::executor) use self::elsewhere::Tree;
 #[cfg(target_os = "linux")]
-pub(super) use self::linux::Tree;
+pub(in crate::executor) use self::linux::Tree;
 use super::command::ChildCommand;
+use crate::clock::milliseconds;
+
+/// How long it is what a host says: a number of milliseconds.
+const ORDER_BYTES: usize = 8;
 
 /// What is written to the host: which of these, and a number.
 const STARTED: i32 = 1;
@@ -37,16 +43,16 @@ const REPORT_BYTES: usize = 8;
 
 /// How long a tree has in which case.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Times {
+pub(in crate::executor) struct Times {
     /// Between TERM and KILL.
-    pub(super) grace: Duration,
-    /// In all, whatever the host does.
-    pub(super) limit: Duration,
+    pub(in crate::executor) grace: Duration,
+    /// In all, whatever the host does; unless it says otherwise while it lives ([`Line::may_live`]).
+    pub(in crate::executor) limit: Duration,
 }
 
 /// What is said about a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Word {
+pub(in crate::executor) enum Word {
     /// The leader has ended by itself, with this status.
     Exited(i32),
     /// The leader has ended with this status after it was asked to.
@@ -57,7 +63,7 @@ pub(super) enum Word {
 
 /// The connection to whoever ends the tree. Whoever has it can ask for that.
 #[derive(Clone, Debug)]
-pub(super) struct Line(Arc<UnixStream>);
+pub(in crate::executor) struct Line(Arc<UnixStream>);
 
 impl Line {
     fn new(stream: UnixStream) -> Line {
@@ -65,23 +71,40 @@ impl Line {
     }
 
     /// Asks the tree to end: TERM, and KILL after the grace.
-    pub(super) fn end(&self) {
+    pub(in crate::executor) fn end(&self) {
         // It fails only where there is nobody left to be asked.
         let _ = self.0.shutdown(Shutdown::Write);
     }
 
+    /// Says how much longer the tree may live if nothing more is said, which takes the place of what was said before.
+    ///
+    /// It never waits: whoever cannot be told now, because it was stopped, could not do as it is told either.
+    pub(in crate::executor) fn may_live(&self, limit: Duration) {
+        // A host that has not asked to be told by a signal is told by an error, which says that there is nobody left.
+        #[cfg(target_os = "linux")]
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        #[cfg(not(target_os = "linux"))]
+        let flags = SendFlags::DONTWAIT;
+        let _ = rustix::net::send(&*self.0, &milliseconds(limit).to_ne_bytes(), flags);
+    }
+
     /// Kills the tree.
-    fn kill(&self) {
+    pub(in crate::executor) fn kill(&self) {
         let _ = self.0.shutdown(Shutdown::Both);
     }
 
     /// What becomes readable when there is something to hear.
-    pub(super) fn reports(&self) -> BorrowedFd<'_> {
+    pub(in crate::executor) fn reports(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 
+    /// The same, shared with whoever waits for it.
+    pub(in crate::executor) fn descriptor(&self) -> Arc<UnixStream> {
+        Arc::clone(&self.0)
+    }
+
     /// What is said, which has become readable.
-    pub(super) fn hear(&self) -> Word {
+    pub(in crate::executor) fn hear(&self) -> Word {
         match self.read_report() {
             Ok(Some((ENDED, status))) => Word::Ended(status),
             Ok(Some((_, status))) => Word::Exited(status),

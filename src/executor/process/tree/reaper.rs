@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   host ───────── socket ─────────▶ reaper ──▶ leader (the command) ──▶ whatever it starts
+//!     a number: so long it may live      │                                      │
 //!     half closed: TERM, grace, KILL     │                                      │
 //!     closed, or the host is gone: KILL  └◀───────── orphans come here ─────────┘
 //! ```
@@ -23,7 +24,7 @@ use std::os::fd::RawFd;
 
 use libc::{c_int, c_long, pid_t};
 
-use super::{ENDED, EXITED, REPORT_BYTES, STARTED};
+use super::{ENDED, EXITED, ORDER_BYTES, REPORT_BYTES, STARTED};
 
 /// How long it is at most until children are looked for again while they are being killed. Their deaths wake it earlier.
 const LOOK_AGAIN_MS: i64 = 100;
@@ -37,7 +38,7 @@ pub(super) struct Orders {
     pub(super) host: pid_t,
     /// How long the command has between TERM and KILL.
     pub(super) grace_ms: i64,
-    /// How long it may run whatever the host says, or does not say because it is frozen.
+    /// How long it may run if the host says nothing more, because it is frozen.
     pub(super) limit_ms: i64,
 }
 
@@ -269,7 +270,7 @@ impl Reaper {
             self.ask();
         }
         if socket & (libc::POLLIN | libc::POLLRDHUP) != 0 {
-            self.ask();
+            self.hear_orders();
         }
         if socket & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0 || host != 0 {
             self.phase = Phase::Killed;
@@ -290,6 +291,21 @@ impl Reaper {
             Phase::Runs if now_ms() >= self.limit_at_ms => self.ask(),
             Phase::Asked { kill_at_ms } if now_ms() >= kill_at_ms => self.phase = Phase::Killed,
             Phase::Runs | Phase::Asked { .. } | Phase::Killed => {}
+        }
+    }
+
+    /// Takes in what the host says: how much longer the command may run, or, once it has closed its side, that it is to end.
+    fn hear_orders(&mut self) {
+        loop {
+            let mut limit_ms: i64 = 0;
+            // SAFETY: a system call that writes at most as many bytes to a local as that has.
+            let read =
+                unsafe { libc::recv(self.orders.socket, (&raw mut limit_ms).cast(), ORDER_BYTES, libc::MSG_DONTWAIT) };
+            match usize::try_from(read) {
+                Ok(ORDER_BYTES) => self.limit_at_ms = now_ms().saturating_add(limit_ms),
+                Ok(_) => return self.ask(),
+                Err(_) => return,
+            }
         }
     }
 
