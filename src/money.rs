@@ -273,6 +273,7 @@ pub struct Charge {
     /// The price it was computed with, if it was computed here.
     pub price: Option<Price>,
     /// Whether the numbers are a guess, because the attempt ended before it could report them.
+    #[serde(default)]
     pub is_estimated: bool,
 }
 

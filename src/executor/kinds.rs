@@ -30,6 +30,10 @@
 //! | [`NO_PROGRAM`] | there is no such program, or it may not be run | the pool waits for a person |
 //! | [`NOT_STARTED`] | the system could not start it now | another attempt |
 //! | [`WORKSPACE`] | there is no directory to run it in, or it cannot be used | nothing |
+//! | [`WORKER`] | a worker process says that it failed, and not of which kind | another attempt, unless it says otherwise |
+//! | [`WORKER_CRASHED`] | a worker process ended, hung up, fell silent or made no sense while it worked | another attempt, as after every crash |
+//! | [`WORKER_NOT_READY`] | a worker process did not come up | another attempt; after three in a row the pool waits for a person |
+//! | [`REJECTED`] | no worker process took it: all are to end | another attempt |
 //! | [`TIMED_OUT`] | it took longer than allowed, and was ended | as the pool says |
 //! | [`CANCELLED`] | it was asked to stop, and was ended | as the pool says |
 
@@ -85,6 +89,14 @@ pub const NO_PROGRAM: &str = "no_program";
 pub const NOT_STARTED: &str = "not_started";
 /// There is no directory to run it in.
 pub const WORKSPACE: &str = "workspace";
+/// A worker process says that it failed.
+pub const WORKER: &str = "worker";
+/// A worker process ended while it worked.
+pub const WORKER_CRASHED: &str = "worker_crashed";
+/// A worker process did not come up.
+pub const WORKER_NOT_READY: &str = "worker_not_ready";
+/// No worker process took it.
+pub const REJECTED: &str = "rejected";
 /// It took longer than allowed.
 pub const TIMED_OUT: &str = "timed_out";
 /// It was asked to stop.

@@ -31,12 +31,14 @@ pub mod codex_cli;
 mod command;
 mod error;
 mod files;
+pub mod ipc;
 pub mod kinds;
 pub(crate) mod process;
 mod result;
 #[cfg(test)]
 pub(crate) mod scene;
 pub mod simulated;
+pub mod warm;
 
 pub use self::available::Unavailable;
 pub use self::call::Call;
@@ -44,7 +46,10 @@ pub(crate) use self::call::Recorder;
 pub use self::cancel::{CancelReason, CancelToken};
 pub use self::command::CommandExecutor;
 pub use self::error::{ExecuteError, Then};
+pub use self::ipc::{WorkerCommand, WorkerProcesses};
 pub use self::result::WorkResult;
+use std::time::Duration;
+
 use crate::attempt::Provenance;
 use crate::worker::WorkerId;
 
@@ -93,6 +98,14 @@ pub trait Executor: Send + Sync + 'static {
     /// Another worker may have taken the place meanwhile. A pool waits for it when it stops, unless that is for nobody.
     fn end_worker(&self, worker_id: &WorkerId) {
         let _ = worker_id;
+    }
+
+    /// The pool has stopped, and calls it no more (nothing to do). What it keeps from one call to the next, such as processes, is to
+    /// end: by itself within that time, by force after it.
+    ///
+    /// It comes after the last `end_worker`. A call that was left behind may still be in progress.
+    fn pool_stopped(&self, grace: Duration) {
+        let _ = grace;
     }
 
     /// What it is called in the records.

@@ -2,6 +2,7 @@
 //! have no thread to do it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::cell::WorkerCell;
 use super::close::patiently;
@@ -11,8 +12,10 @@ use super::ledger::Left;
 use super::lock::assert_none_held;
 use super::observe::Event;
 use super::open_unit::OpenUnit;
-use super::{inside, panics, run, slot};
+use super::ready::Stop;
+use super::{inside, run, slot};
 use crate::executor::WorkResult;
+use crate::panics;
 use crate::unit::{UnitId, UnitKey, UnitStatus};
 use crate::worker::WorkerId;
 
@@ -49,6 +52,12 @@ pub(super) fn serve(core: &Core) {
             }
         }
     }
+    let grace = match core.ready.stop_mode() {
+        Some(Stop::Now) => Duration::ZERO,
+        Some(Stop::Cancel { .. }) => core.settings.kill_grace,
+        Some(Stop::Drain) | None => core.settings.shutdown_grace,
+    };
+    panics::contain("the end of an executor", || core.runtime.pool_stopped(&*core.executor, grace));
     core.ready.reporter_ends();
 }
 

@@ -1,5 +1,7 @@
 //! Where workers live: in the pool's own threads, or wherever a runtime of yours keeps them.
 
+use std::time::Duration;
+
 use crate::executor::{Call, CancelToken, ExecuteError, Executor, WorkResult};
 use crate::worker::WorkerId;
 
@@ -119,6 +121,11 @@ pub trait WorkerRuntime: Send + Sync + 'static {
     /// A worker has ended: see [`Executor::end_worker`], which it calls.
     fn end_worker(&self, executor: &dyn Executor, worker_id: &WorkerId) {
         executor.end_worker(worker_id);
+    }
+
+    /// The pool has stopped: see [`Executor::pool_stopped`], which it calls.
+    fn pool_stopped(&self, executor: &dyn Executor, grace: Duration) {
+        executor.pool_stopped(grace);
     }
 }
 

@@ -34,3 +34,4 @@ mod requeueing;
 mod storage;
 mod support;
 mod tidy;
+mod workers;

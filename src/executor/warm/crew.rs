@@ -1,0 +1,572 @@
+//! Who has which process, and who waits for one.
+//!
+//! There is one list of members, under one lock. A member takes up a place from before it is started until nothing of it is left, so there are
+//! never more than there may be. It is in the hands of the thread of an attempt, or of the keeper, or idle:
+//!
+//! ```text
+//!   a call wants a process of a key
+//!     ├─ one of that key is idle ─────────────────────────────────▶ it gets that
+//!     ├─ one of that session is busy, starting or ending ─────────▶ it waits for that
+//!     ├─ there is a free place ───────────────────────────────────▶ it gets the place, and starts one
+//!     ├─ another one is idle ─▶ that is told to end, its place is promised ─▶ it gets the place once that is gone
+//!     └─ else ────────────────────────────────────────────────────▶ it waits in line
+//! ```
+//!
+//! Whoever came first is served first, but a process that is there goes to whoever wants exactly that.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::dialect::{Dialect, Health, ProcessKey};
+use super::eviction::Candidate;
+use super::process::{Bell, WarmProcess};
+use super::{Eviction, Keep, ProcessEvent, ProcessView, Why, keeper};
+use crate::executor::ipc::{ConnectionState, ProcessState};
+use crate::executor::process::tree::Line as TreeLine;
+use crate::nudge::Nudge;
+use crate::panics;
+use crate::process::Process;
+
+/// How long a process that was killed may take to be gone. The system may hold on to one that waits for a disk.
+pub(super) const UNTIL_GONE: Duration = Duration::from_secs(5);
+
+/// All processes of one kind, and those who wait for one.
+pub(super) struct Crew<D: Dialect> {
+    pub(super) dialect: D,
+    pub(super) keep: Keep,
+    /// Wakes the keeper.
+    pub(super) bell: Bell,
+    state: Mutex<State<D::Memory>>,
+    /// Told when a member is gone.
+    gone: Condvar,
+}
+
+pub(super) struct State<Memory> {
+    members: BTreeMap<u64, Member<Memory>>,
+    waiters: Vec<Waiter<Memory>>,
+    /// On their way to the keeper.
+    leaving: Vec<Leaving<Memory>>,
+    phase: Phase,
+    started_ever: u64,
+    waited_ever: u64,
+    /// How many did not come up since one did.
+    failed_starts: u32,
+}
+
+/// Where the crew is in its life.
+enum Phase {
+    /// It has no keeper yet.
+    New,
+    Open(JoinHandle<()>),
+    /// Nothing is begun any more.
+    Closed,
+    /// The keeper is gone, too.
+    Over,
+}
+
+/// A place that is taken.
+struct Member<Memory> {
+    key: ProcessKey,
+    hands: Hands<Memory>,
+    /// Who gets its place.
+    promised_to: Option<u64>,
+    /// It takes nothing more.
+    is_to_end: bool,
+    face: Face,
+}
+
+/// Who has a process.
+enum Hands<Memory> {
+    /// The thread of an attempt.
+    Call,
+    /// Nobody: whoever wants it can have it.
+    Idle(Box<WarmProcess<Memory>>),
+    /// The keeper, who looks at it and brings it back.
+    Keeper,
+    /// The keeper, who sees it off.
+    Leaving,
+}
+
+/// What others see of a process that is in somebody's hands.
+#[derive(Clone)]
+pub(super) struct Face {
+    pub(super) state: ProcessState,
+    pub(super) connection: ConnectionState,
+    pub(super) process: Option<Process>,
+    pub(super) created_at: Instant,
+    pub(super) last_activity: Instant,
+    pub(super) queries_processed: u64,
+    pub(super) active_request_id: Option<String>,
+    pub(super) health: Option<Health>,
+    /// Ends it, whoever has it.
+    pub(super) line: Option<TreeLine>,
+}
+
+impl Face {
+    fn new() -> Face {
+        let now = Instant::now();
+        Face {
+            state: ProcessState::Starting,
+            connection: ConnectionState::Disconnected,
+            process: None,
+            created_at: now,
+            last_activity: now,
+            queries_processed: 0,
+            active_request_id: None,
+            health: None,
+            line: None,
+        }
+    }
+
+    pub(super) fn see<Memory>(&mut self, process: &WarmProcess<Memory>) {
+        self.state = process.state;
+        self.connection = process.connection();
+        self.created_at = process.created_at;
+        self.last_activity = process.last_activity;
+        self.queries_processed = process.queries_processed;
+        self.health = process.health;
+    }
+}
+
+/// Somebody who wants a process.
+struct Waiter<Memory> {
+    ticket: u64,
+    key: ProcessKey,
+    /// The session that its call carries on.
+    resumed: Option<String>,
+    nudge: Arc<Nudge>,
+    grant: Option<Grant<Memory>>,
+}
+
+/// What somebody gets who waited.
+pub(super) enum Grant<Memory> {
+    Process(Box<WarmProcess<Memory>>),
+    /// A place for a process that it is to start.
+    Place(u64),
+    /// Nothing: all are to end.
+    Closed,
+}
+
+/// A process on its way out.
+pub(super) struct Leaving<Memory> {
+    pub(super) process: Box<WarmProcess<Memory>>,
+    pub(super) how: Leave,
+}
+
+/// How a process goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Leave {
+    /// It is told to end, and has so long.
+    ShutDown { why: Why, grace: Duration },
+    /// It is killed.
+    Kill,
+}
+
+/// What became of a process that was in somebody's hands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It waits for the next.
+    Idle,
+    /// It is told to end.
+    ShutDown(Why),
+    /// It is dead, and what is left of it is killed. Whoever had it has told of it.
+    Dead,
+}
+
+impl<D: Dialect> Crew<D> {
+    pub(super) fn new(dialect: D, keep: Keep) -> std::io::Result<Crew<D>> {
+        let state = State {
+            members: BTreeMap::new(),
+            waiters: Vec::new(),
+            leaving: Vec::new(),
+            phase: Phase::New,
+            started_ever: 0,
+            waited_ever: 0,
+            failed_starts: 0,
+        };
+        Ok(Crew { dialect, keep, bell: Bell::new()?, state: Mutex::new(state), gone: Condvar::new() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<D::Memory>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells whoever wants to know, with no lock held.
+    pub(super) fn tell(&self, event: &ProcessEvent<'_>) {
+        log::debug!("{event}");
+        if let Some(observer) = &self.keep.observer {
+            panics::contain("an observer of processes", || observer(event));
+        }
+    }
+
+    /// Stands in line; gives the ticket, and says whether there is nothing to be had for now.
+    pub(super) fn stand_in_line(&self, key: &ProcessKey, resumed: Option<&str>, nudge: &Arc<Nudge>) -> (u64, bool) {
+        let mut state = self.lock();
+        state.waited_ever += 1;
+        let ticket = state.waited_ever;
+        let (key, resumed, nudge) = (key.clone(), resumed.map(str::to_owned), Arc::clone(nudge));
+        state.waiters.push(Waiter { ticket, key, resumed, nudge, grant: None });
+        self.deal(&mut state);
+        let waits = state.waiters.iter().any(|waiter| waiter.ticket == ticket && waiter.grant.is_none());
+        (ticket, waits && !state.is_promised(ticket))
+    }
+
+    /// What somebody gets who waits; `None` if that is yet to come. Whoever has got something waits no more.
+    pub(super) fn take_grant(&self, ticket: u64) -> Option<Grant<D::Memory>> {
+        let mut state = self.lock();
+        let place = state.waiters.iter().position(|waiter| waiter.ticket == ticket && waiter.grant.is_some())?;
+        state.waiters.remove(place).grant
+    }
+
+    /// Whoever waits has other plans.
+    pub(super) fn leave_line(&self, ticket: u64) {
+        let mut state = self.lock();
+        let Some(place) = state.waiters.iter().position(|waiter| waiter.ticket == ticket) else { return };
+        match state.waiters.remove(place).grant {
+            Some(Grant::Process(process)) => state.lay_down(process),
+            Some(Grant::Place(number)) => {
+                state.members.remove(&number);
+            }
+            Some(Grant::Closed) | None => {}
+        }
+        self.deal(&mut state);
+    }
+
+    /// The thread that looks after those that nobody has, if there is none yet.
+    pub(super) fn have_keeper(self: &Arc<Self>) -> std::io::Result<()> {
+        let mut state = self.lock();
+        if matches!(state.phase, Phase::New) {
+            let crew = Arc::clone(self);
+            let builder = std::thread::Builder::new().name("workcrew-keeper".to_owned());
+            state.phase = Phase::Open(builder.spawn(move || keeper::keep(&crew))?);
+        }
+        Ok(())
+    }
+
+    /// Changes what others see of a process.
+    pub(super) fn show(&self, number: u64, change: impl FnOnce(&mut Face)) {
+        if let Some(member) = self.lock().members.get_mut(&number) {
+            change(&mut member.face);
+        }
+    }
+
+    /// A process did not come up, or did; how many have not since one did.
+    pub(super) fn count_start(&self, has_come_up: bool) -> u32 {
+        let mut state = self.lock();
+        state.failed_starts = if has_come_up { 0 } else { state.failed_starts.saturating_add(1) };
+        state.failed_starts
+    }
+
+    /// Whoever had a process is done with it.
+    pub(super) fn give_back(&self, process: Box<WarmProcess<D::Memory>>, fate: Fate) {
+        let mut state = self.lock();
+        let Some(member) = state.members.get_mut(&process.number) else { return };
+        member.face.see(&process);
+        member.face.active_request_id = None;
+        let is_to_end = member.is_to_end || matches!(state.phase, Phase::Closed | Phase::Over);
+        match fate {
+            Fate::Idle if !is_to_end => {
+                state.lay_down(process);
+                self.deal(&mut state);
+                drop(state);
+                self.bell.ring();
+            }
+            Fate::Idle => {
+                self.see_off(state, process, Leave::ShutDown { why: Why::Stopped, grace: self.keep.shutdown_grace })
+            }
+            Fate::ShutDown(why) => {
+                self.see_off(state, process, Leave::ShutDown { why, grace: self.keep.shutdown_grace })
+            }
+            Fate::Dead => self.see_off(state, process, Leave::Kill),
+        }
+    }
+
+    /// Gives a process to the keeper, who sees it off; if there is none any more it is killed here.
+    fn see_off(&self, mut state: MutexGuard<'_, State<D::Memory>>, process: Box<WarmProcess<D::Memory>>, how: Leave) {
+        if matches!(state.phase, Phase::Over) {
+            state.members.remove(&process.number);
+            drop(state);
+            self.gone.notify_all();
+            // Killed with the last that holds it.
+            drop(process);
+            return;
+        }
+        state.send_off(process, how);
+        drop(state);
+        self.bell.ring();
+    }
+
+    /// Nothing is left of a process, or there never was one: its place is whose it was promised to, or anybody's.
+    pub(super) fn free(&self, number: u64) {
+        let mut state = self.lock();
+        let promised_to = state.members.remove(&number).and_then(|member| member.promised_to);
+        let waits = |waiter: &Waiter<D::Memory>| Some(waiter.ticket) == promised_to && waiter.grant.is_none();
+        if let Some(place) = state.waiters.iter().position(waits) {
+            state.grant_place(place);
+        }
+        self.deal(&mut state);
+        drop(state);
+        self.gone.notify_all();
+    }
+
+    /// Gives everybody who waits what there is for them.
+    fn deal(&self, state: &mut State<D::Memory>) {
+        if state.waiters.is_empty() {
+            return;
+        }
+        if matches!(state.phase, Phase::Closed | Phase::Over) {
+            for waiter in state.waiters.iter_mut().filter(|waiter| waiter.grant.is_none()) {
+                waiter.grant = Some(Grant::Closed);
+                waiter.nudge.wake();
+            }
+            return;
+        }
+        let fits =
+            |process: &WarmProcess<D::Memory>, resumed: Option<&str>| self.dialect.fits(&process.memory, resumed);
+        state.deal_idle(fits);
+        if state.deal_places(self.keep.max_workers, self.keep.eviction, self.keep.shutdown_grace) {
+            self.bell.ring();
+        }
+    }
+}
+
+/// What the keeper asks for.
+impl<D: Dialect> Crew<D> {
+    /// Those that are to be seen off from now on.
+    pub(super) fn take_leaving(&self) -> Vec<Leaving<D::Memory>> {
+        std::mem::take(&mut self.lock().leaving)
+    }
+
+    /// Looks at every process that nobody has.
+    pub(super) fn for_each_idle(&self, mut look: impl FnMut(&WarmProcess<D::Memory>)) {
+        for member in self.lock().members.values() {
+            if let Hands::Idle(process) = &member.hands {
+                look(process);
+            }
+        }
+    }
+
+    /// Takes an idle process to look after it; `None` if somebody else has it by now.
+    pub(super) fn borrow_idle(&self, number: u64) -> Option<Box<WarmProcess<D::Memory>>> {
+        let mut state = self.lock();
+        let member = state.members.get_mut(&number)?;
+        match std::mem::replace(&mut member.hands, Hands::Keeper) {
+            Hands::Idle(process) => Some(process),
+            hands => {
+                member.hands = hands;
+                None
+            }
+        }
+    }
+
+    /// Whether all are to end and nobody is left that the keeper has to see off. Then there is no keeper any more.
+    pub(super) fn is_over(&self) -> bool {
+        let mut state = self.lock();
+        let is_over = matches!(state.phase, Phase::Closed)
+            && state.leaving.is_empty()
+            && state.members.values().all(|member| matches!(member.hands, Hands::Call));
+        if is_over {
+            state.phase = Phase::Over;
+        }
+        is_over
+    }
+}
+
+/// What others see, and how all of it ends.
+impl<D: Dialect> Crew<D> {
+    pub(super) fn views(&self) -> Vec<ProcessView> {
+        let now = Instant::now();
+        let view = |(&number, member): (&u64, &Member<D::Memory>)| {
+            let mut face = member.face.clone();
+            if let Hands::Idle(process) = &member.hands {
+                face.see(process);
+            }
+            ProcessView {
+                number,
+                key: member.key.clone(),
+                state: face.state,
+                connection: face.connection,
+                process: face.process,
+                age: now.saturating_duration_since(face.created_at),
+                idle_for: now.saturating_duration_since(face.last_activity),
+                queries_processed: face.queries_processed,
+                active_request_id: face.active_request_id,
+                health: face.health,
+            }
+        };
+        self.lock().members.iter().map(view).collect()
+    }
+
+    /// How many processes there are, those that start and end included.
+    pub(super) fn count(&self) -> usize {
+        self.lock().members.len()
+    }
+
+    /// Ends all that there are now, each when it is done with what it has, and waits for that.
+    pub(super) fn shut_down_all(&self) {
+        let mut state = self.lock();
+        let those: Vec<u64> = state.members.keys().copied().collect();
+        state.send_all_off(self.keep.shutdown_grace);
+        self.bell.ring();
+        while those.iter().any(|number| state.members.contains_key(number)) {
+            state = self.gone.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Begins nothing any more, ends all that there are, and waits for that: those that are idle have so long to end by themselves, and
+    /// so long is waited for those that somebody has.
+    pub(super) fn close(&self, grace: Duration) {
+        let mut state = self.lock();
+        let keeper = match std::mem::replace(&mut state.phase, Phase::Closed) {
+            Phase::Open(keeper) => Some(keeper),
+            Phase::Over => {
+                state.phase = Phase::Over;
+                return;
+            }
+            Phase::New => {
+                state.phase = Phase::Over;
+                None
+            }
+            Phase::Closed => None,
+        };
+        state.send_all_off(grace);
+        self.deal(&mut state);
+        self.bell.ring();
+        let until = Instant::now() + grace;
+        while state.members.values().any(|member| matches!(member.hands, Hands::Call)) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                // Their threads do not come back. What they have ends without them.
+                for member in state.members.values().filter(|member| matches!(member.hands, Hands::Call)) {
+                    member.face.line.iter().for_each(TreeLine::kill);
+                }
+                break;
+            }
+            state = self.gone.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        drop(state);
+        if let Some(keeper) = keeper
+            && keeper.thread().id() != std::thread::current().id()
+        {
+            let _ = keeper.join();
+        }
+    }
+}
+
+impl<Memory> State<Memory> {
+    fn is_promised(&self, ticket: u64) -> bool {
+        self.members.values().any(|member| member.promised_to == Some(ticket))
+    }
+
+    /// Nobody has it.
+    fn lay_down(&mut self, process: Box<WarmProcess<Memory>>) {
+        if let Some(member) = self.members.get_mut(&process.number) {
+            member.face.see(&process);
+            member.hands = Hands::Idle(process);
+        }
+    }
+
+    fn send_off(&mut self, process: Box<WarmProcess<Memory>>, how: Leave) {
+        if let Some(member) = self.members.get_mut(&process.number) {
+            member.hands = Hands::Leaving;
+        }
+        self.leaving.push(Leaving { process, how });
+    }
+
+    /// All that are idle are to end now, all others when they are not needed any more.
+    fn send_all_off(&mut self, grace: Duration) {
+        let mut idle = Vec::new();
+        for member in self.members.values_mut() {
+            member.is_to_end = true;
+            match std::mem::replace(&mut member.hands, Hands::Leaving) {
+                Hands::Idle(process) => idle.push(process),
+                hands => member.hands = hands,
+            }
+        }
+        for process in idle {
+            let how = if grace.is_zero() { Leave::Kill } else { Leave::ShutDown { why: Why::Stopped, grace } };
+            self.leaving.push(Leaving { process, how });
+        }
+    }
+
+    /// Gives those who wait for a process of a key one that is there, the one that was used last.
+    fn deal_idle(&mut self, fits: impl Fn(&WarmProcess<Memory>, Option<&str>) -> bool) {
+        for place in 0..self.waiters.len() {
+            let waiter = &self.waiters[place];
+            if waiter.grant.is_some() {
+                continue;
+            }
+            let will_do = |member: &Member<Memory>| match &member.hands {
+                Hands::Idle(process) => member.key == waiter.key && fits(process, waiter.resumed.as_deref()),
+                _ => false,
+            };
+            let found = self.members.iter().filter(|(_, member)| will_do(member));
+            let Some(number) = found.max_by_key(|(_, member)| member.face.last_activity).map(|(&number, _)| number)
+            else {
+                continue;
+            };
+            let Some(member) = self.members.get_mut(&number) else { continue };
+            if let Hands::Idle(process) = std::mem::replace(&mut member.hands, Hands::Call) {
+                let waiter = &mut self.waiters[place];
+                waiter.grant = Some(Grant::Process(process));
+                waiter.nudge.wake();
+            }
+        }
+    }
+
+    /// Gives those who still wait the places that are free, and promises them those of processes that can go. Says whether any has to.
+    fn deal_places(&mut self, max_workers: usize, eviction: Eviction, grace: Duration) -> bool {
+        let mut has_evicted = false;
+        for place in 0..self.waiters.len() {
+            let (ticket, key) = (self.waiters[place].ticket, self.waiters[place].key.clone());
+            if self.waiters[place].grant.is_some() || self.is_promised(ticket) {
+                continue;
+            }
+            let same = self.members.iter().find(|(_, member)| key.session.is_some() && member.key == key);
+            let victim = match same {
+                // It is there, and will not do: nobody else wants it either.
+                Some((&number, Member { hands: Hands::Idle(_), .. })) => Some(number),
+                Some(_) => continue,
+                None if self.members.len() < max_workers => {
+                    self.grant_place(place);
+                    continue;
+                }
+                None => eviction.choose(self.candidates()),
+            };
+            let Some(member) = victim.and_then(|victim| self.members.get_mut(&victim)) else { continue };
+            if let Hands::Idle(process) = std::mem::replace(&mut member.hands, Hands::Leaving) {
+                // The place is promised before anybody is told to end: there are never more than there may be.
+                member.promised_to = Some(ticket);
+                self.leaving.push(Leaving { process, how: Leave::ShutDown { why: Why::Evicted, grace } });
+                has_evicted = true;
+            }
+        }
+        has_evicted
+    }
+
+    fn candidates(&self) -> impl Iterator<Item = Candidate> {
+        self.members.iter().filter_map(|(&number, member)| match &member.hands {
+            Hands::Idle(process) => Some(Candidate {
+                number,
+                created_at: process.created_at,
+                last_activity: process.last_activity,
+                queries_processed: process.queries_processed,
+            }),
+            _ => None,
+        })
+    }
+
+    /// Gives somebody who waits a place for a process.
+    fn grant_place(&mut self, place: usize) {
+        self.started_ever += 1;
+        let number = self.started_ever;
+        let waiter = &mut self.waiters[place];
+        let (key, face) = (waiter.key.clone(), Face::new());
+        waiter.grant = Some(Grant::Place(number));
+        waiter.nudge.wake();
+        let member = Member { key, hands: Hands::Call, promised_to: None, is_to_end: false, face };
+        self.members.insert(number, member);
+    }
+}

@@ -1,0 +1,474 @@
+//! One process that is kept: its tree, the way to speak to it, and what is known of it.
+//!
+//! It belongs to one thread at a time: to that of an attempt while it starts and works, to the keeper while it waits and ends. Nothing here
+//! waits but [`wait`], and nothing that is read or written blocks.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use super::dialect::{Health, Reach};
+use crate::executor::ipc::socket::Door;
+use crate::executor::ipc::{ConnectionState, MESSAGE_LIMIT_BYTES, ProcessChange, ProcessState, SOCKET_VARIABLE};
+use crate::executor::process::lines::{Lines, Tail};
+use crate::executor::process::tree::{Line as TreeLine, Times, Tree, Word};
+use crate::executor::process::{ChildCommand, Exit, How, Line, how_of};
+use crate::process::Process;
+
+/// How much is read at a time.
+const CHUNK_BYTES: usize = 64 * 1024;
+
+/// How much of the end of what it writes elsewhere is kept.
+const TAIL_LIMIT_BYTES: usize = 64 * 1024;
+
+/// How much is read at most of what a process left that has ended.
+const LAST_WORDS_LIMIT_BYTES: usize = 64 * 1024 * 1024;
+
+/// Something that can be waited for, shared with whoever else waits for it.
+pub(super) type Descriptor = Arc<dyn AsFd + Send + Sync>;
+
+/// Where something may happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// It connects.
+    Door,
+    /// It says something.
+    Speech,
+    /// It listens, or there is room for what it has not heard yet.
+    Ear,
+    /// It writes where nobody answers: its error output, and its output if it is spoken to otherwise.
+    Log(usize),
+    /// Whoever ends it says something.
+    Report,
+}
+
+/// A process that is kept.
+pub(super) struct WarmProcess<Memory> {
+    pub(super) number: u64,
+    pub(super) state: ProcessState,
+    pub(super) memory: Memory,
+    pub(super) created_at: Instant,
+    pub(super) last_activity: Instant,
+    pub(super) queries_processed: u64,
+    /// When it said something last.
+    pub(super) heard_at: Instant,
+    /// Since when it owes word that it is well.
+    pub(super) health_asked_at: Option<Instant>,
+    pub(super) health: Option<Health>,
+    /// What it said that it must not: it is not to be used again.
+    pub(super) fault: Option<String>,
+    /// How often it has.
+    pub(super) faults: u32,
+    /// When it was seen to have hung up or ended.
+    pub(super) lost_at: Option<Instant>,
+    tree: Tree,
+    door: Option<Door>,
+    speech: Option<Arc<OwnedFd>>,
+    ear: Option<Arc<OwnedFd>>,
+    logs: [Option<Arc<OwnedFd>>; 2],
+    lines: Lines,
+    chunk: Box<[u8]>,
+    unsaid: Vec<u8>,
+    said: usize,
+    tail: Tail,
+    /// How its leader ended.
+    leader: Option<Word>,
+    is_gone: bool,
+}
+
+impl<Memory: Default> WarmProcess<Memory> {
+    /// Starts a process, which connects to a door if there is one.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be started.
+    pub(super) fn start(
+        number: u64,
+        mut command: ChildCommand,
+        reach: Reach,
+        door: Option<Door>,
+        times: Times,
+    ) -> io::Result<WarmProcess<Memory>> {
+        if let Some(door) = &door {
+            command.environment.set(SOCKET_VARIABLE, door.path());
+        }
+        let mut tree = Tree::spawn(&command, times)?;
+        let stdin = tree.stdin.take().map(|stdin| quiet(stdin.into())).transpose()?;
+        let stdout = tree.stdout.take().map(|stdout| quiet(stdout.into())).transpose()?;
+        let stderr = tree.stderr.take().map(|stderr| quiet(stderr.into())).transpose()?;
+        let (speech, ear, logs) = match reach {
+            Reach::Socket => (None, None, [stdout, stderr]),
+            Reach::Pipes => (stdout, stdin, [stderr, None]),
+        };
+        let now = Instant::now();
+        Ok(WarmProcess {
+            number,
+            state: ProcessState::Starting,
+            memory: Memory::default(),
+            created_at: now,
+            last_activity: now,
+            queries_processed: 0,
+            heard_at: now,
+            health_asked_at: None,
+            health: None,
+            fault: None,
+            faults: 0,
+            lost_at: None,
+            tree,
+            door,
+            speech,
+            ear,
+            logs,
+            lines: Lines::new(MESSAGE_LIMIT_BYTES),
+            chunk: vec![0; CHUNK_BYTES].into(),
+            unsaid: Vec::new(),
+            said: 0,
+            tail: Tail::new(TAIL_LIMIT_BYTES),
+            leader: None,
+            is_gone: false,
+        })
+    }
+}
+
+impl<Memory> WarmProcess<Memory> {
+    /// Changes its state. What cannot happen now is a mistake of ours, and changes nothing.
+    pub(super) fn change(&mut self, change: ProcessChange) {
+        match self.state.after(change) {
+            Some(state) => self.state = state,
+            None => {
+                debug_assert!(false, "{change} cannot happen to a process that is {}", self.state);
+                log::error!("process {}: {change} cannot happen while it is {}", self.number, self.state);
+            }
+        }
+    }
+
+    /// It has said what it must not.
+    pub(super) fn misbehaves(&mut self, fault: String) {
+        self.faults = self.faults.saturating_add(1);
+        self.fault.get_or_insert(fault);
+    }
+
+    /// The process and who ends it, as others can find them.
+    pub(super) fn process(&self, boot_id: &str) -> Process {
+        self.tree.process(boot_id).shared()
+    }
+
+    /// The line to whoever ends it.
+    pub(super) fn line(&self) -> TreeLine {
+        self.tree.line.clone()
+    }
+
+    pub(super) fn connection(&self) -> ConnectionState {
+        match (&self.door, &self.speech) {
+            (_, Some(_)) => ConnectionState::Connected,
+            (Some(_), None) => ConnectionState::Connecting,
+            (None, None) => ConnectionState::Disconnected,
+        }
+    }
+
+    /// Whether it has ended, or cannot be heard any more.
+    pub(super) fn is_lost(&self) -> bool {
+        self.leader.is_some() || self.is_gone || self.connection() == ConnectionState::Disconnected
+    }
+
+    /// Whether its end is known: how its leader ended, or that all of it is gone.
+    pub(super) fn has_ended(&self) -> bool {
+        self.leader.is_some() || self.is_gone
+    }
+
+    pub(super) fn is_gone(&self) -> bool {
+        self.is_gone
+    }
+
+    /// Where something may happen, with what is to be waited for.
+    pub(super) fn sources(&self) -> Vec<(Source, Descriptor, PollFlags)> {
+        let mut sources: Vec<(Source, Descriptor, PollFlags)> = Vec::with_capacity(5);
+        if let Some(door) = &self.door {
+            sources.push((Source::Door, door.listener(), PollFlags::IN));
+        }
+        if let Some(speech) = &self.speech {
+            sources.push((Source::Speech, Arc::clone(speech) as Descriptor, PollFlags::IN));
+        }
+        if let Some(ear) = self.ear.as_ref().filter(|_| self.owes_words()) {
+            sources.push((Source::Ear, Arc::clone(ear) as Descriptor, PollFlags::OUT));
+        }
+        for (number, log) in self.logs.iter().enumerate() {
+            if let Some(log) = log {
+                sources.push((Source::Log(number), Arc::clone(log) as Descriptor, PollFlags::IN));
+            }
+        }
+        if !self.is_gone {
+            sources.push((Source::Report, self.tree.line.descriptor(), PollFlags::IN));
+        }
+        sources
+    }
+
+    /// Sees to what has happened. Every line that it says is given.
+    pub(super) fn attend(&mut self, source: Source, give: &mut dyn FnMut(Line<'_>)) {
+        match source {
+            Source::Door => self.let_in(),
+            Source::Speech => {
+                self.listen(give);
+            }
+            Source::Ear => self.say_on(),
+            Source::Log(number) => {
+                self.read_log(number);
+            }
+            Source::Report => self.hear_report(give),
+        }
+    }
+
+    fn let_in(&mut self) {
+        let Some(door) = &self.door else { return };
+        let connected = match door.accept() {
+            Ok(connected) => connected,
+            Err(error) => {
+                log::debug!("process {}: it could not be let in: {error}", self.number);
+                return;
+            }
+        };
+        let Some(stream) = connected else { return };
+        let stream = Arc::new(OwnedFd::from(stream));
+        (self.speech, self.ear) = (Some(Arc::clone(&stream)), Some(stream));
+        // Nobody else is expected.
+        self.door = None;
+    }
+
+    /// Reads once; how much there was.
+    fn listen(&mut self, give: &mut dyn FnMut(Line<'_>)) -> usize {
+        let Some(speech) = &self.speech else { return 0 };
+        match read(speech, &mut self.chunk) {
+            Read::Nothing => 0,
+            Read::Some(count) => {
+                self.heard_at = Instant::now();
+                self.lines.push(&self.chunk[..count], give);
+                count
+            }
+            Read::End => {
+                (self.speech, self.ear) = (None, None);
+                self.lines.finish(give);
+                0
+            }
+        }
+    }
+
+    fn read_log(&mut self, number: usize) -> usize {
+        let Some(log) = &self.logs[number] else { return 0 };
+        match read(log, &mut self.chunk) {
+            Read::Nothing => 0,
+            Read::Some(count) => {
+                self.tail.push(&self.chunk[..count]);
+                count
+            }
+            Read::End => {
+                self.logs[number] = None;
+                0
+            }
+        }
+    }
+
+    fn hear_report(&mut self, give: &mut dyn FnMut(Line<'_>)) {
+        match self.tree.line.hear() {
+            word @ (Word::Exited(_) | Word::Ended(_)) => {
+                self.leader = Some(word);
+                self.hear_last_words(give);
+            }
+            Word::Gone => {
+                self.tree.take_in();
+                self.is_gone = true;
+                self.hear_last_words(give);
+            }
+        }
+    }
+
+    /// Reads what a process has left that has ended: it is all there already.
+    fn hear_last_words(&mut self, give: &mut dyn FnMut(Line<'_>)) {
+        let mut left = LAST_WORDS_LIMIT_BYTES;
+        loop {
+            let count = self.listen(give) + self.read_log(0) + self.read_log(1);
+            left = left.saturating_sub(count);
+            if count == 0 || left == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Says something, as far as there is room; the rest follows.
+    pub(super) fn say(&mut self, words: &[u8]) {
+        self.unsaid.extend_from_slice(words);
+        self.say_on();
+    }
+
+    /// Whether it has yet to take what was said.
+    pub(super) fn owes_words(&self) -> bool {
+        self.said < self.unsaid.len()
+    }
+
+    fn say_on(&mut self) {
+        let Some(ear) = &self.ear else { return };
+        while self.said < self.unsaid.len() {
+            match rustix::io::write(ear, &self.unsaid[self.said..]) {
+                Ok(count) => self.said += count,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return,
+                Err(error) => {
+                    // Its end is heard elsewhere.
+                    log::debug!("process {}: it does not listen: {error}", self.number);
+                    break;
+                }
+            }
+        }
+        self.unsaid = Vec::new();
+        self.said = 0;
+    }
+
+    /// Nothing more is said. A process that is reached by its input ends with that.
+    pub(super) fn fall_silent(&mut self) {
+        self.ear = None;
+    }
+
+    /// How much longer it may live if nobody says anything more.
+    pub(super) fn may_live(&self, limit: Duration) {
+        self.tree.line.may_live(limit);
+    }
+
+    /// Kills all of it.
+    pub(super) fn kill(&self) {
+        self.tree.line.kill();
+    }
+
+    /// Its end, told as it is of a process that ran once.
+    pub(super) fn exit(&self, otherwise: How) -> Exit {
+        let how = match self.leader {
+            Some(Word::Exited(status)) => how_of(status),
+            _ => otherwise,
+        };
+        let (stderr_tail, stderr_bytes) = self.tail.so_far();
+        Exit { how, stderr_tail, stderr_bytes }
+    }
+
+    /// Whether it ended by itself, and well.
+    pub(super) fn ended_well(&self) -> bool {
+        matches!(self.leader, Some(Word::Exited(0)))
+    }
+
+    /// What its end looks like, for people.
+    pub(super) fn obituary(&self) -> String {
+        let exit = self.exit(How::Signalled(libc::SIGKILL));
+        let how = match (self.leader, exit.how) {
+            (None, _) if !self.is_gone => "it hung up".to_owned(),
+            (_, How::Exited(code)) => format!("it ended with exit code {code}"),
+            (_, How::Signalled(signal)) => format!("it was ended by signal {signal}"),
+            (_, How::Ended(_)) => "it was ended".to_owned(),
+        };
+        let complaint = exit.stderr_text();
+        if complaint.is_empty() { how } else { format!("{how}: {complaint}") }
+    }
+}
+
+/// Waits until something happens, but no longer than that; which of what was watched it happened to.
+pub(super) fn wait(watched: &[(Descriptor, PollFlags)], until: Option<Instant>) -> Vec<bool> {
+    // Rounded up: nothing is over before its time.
+    let left = until.map(|until| until.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
+    let timeout = left.and_then(|left| Timespec::try_from(left).ok());
+    let mut polled: Vec<PollFd<'_>> =
+        watched.iter().map(|(descriptor, flags)| PollFd::from_borrowed_fd(descriptor.as_fd(), *flags)).collect();
+    match poll(&mut polled, timeout.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(error) => log::warn!("processes could not be waited for: {error}"),
+    }
+    polled.iter().map(|polled| !polled.revents().is_empty()).collect()
+}
+
+enum Read {
+    Nothing,
+    Some(usize),
+    End,
+}
+
+fn read(from: &Arc<OwnedFd>, to: &mut [u8]) -> Read {
+    loop {
+        match rustix::io::read(from, &mut *to) {
+            Ok(0) => return Read::End,
+            Ok(count) => return Read::Some(count),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Read::Nothing,
+            Err(error) => {
+                log::debug!("a process could not be read: {error}");
+                return Read::End;
+            }
+        }
+    }
+}
+
+/// A descriptor that never makes anybody wait.
+fn quiet(descriptor: OwnedFd) -> io::Result<Arc<OwnedFd>> {
+    rustix::io::ioctl_fionbio(&descriptor, true)?;
+    Ok(Arc::new(descriptor))
+}
+
+/// Wakes a thread that waits for descriptors. Many taps are one.
+#[derive(Debug)]
+pub(super) struct Bell {
+    rope: UnixStream,
+    sound: Arc<UnixStream>,
+}
+
+impl Bell {
+    pub(super) fn new() -> io::Result<Bell> {
+        let (rope, sound) = UnixStream::pair()?;
+        rope.set_nonblocking(true)?;
+        sound.set_nonblocking(true)?;
+        Ok(Bell { rope, sound: Arc::new(sound) })
+    }
+
+    /// Wakes whoever waits. If there is no room for it, there is enough to wake anybody already.
+    pub(super) fn ring(&self) {
+        let _ = rustix::io::write(&self.rope, &[1]);
+    }
+
+    pub(super) fn sound(&self) -> Descriptor {
+        Arc::clone(&self.sound) as Descriptor
+    }
+
+    /// Has been heard.
+    pub(super) fn hush(&self) {
+        let mut taps = [0; 64];
+        while matches!(rustix::io::read(&self.sound, &mut taps), Ok(64)) {}
+    }
+}
+
+/// Sees to it that a process ends with its query, also if nobody in the host has the time: whoever ends its tree is told how long it
+/// may live, and is told anew when the query is cancelled, until the query is over.
+#[derive(Debug)]
+pub(super) struct Leash {
+    line: TreeLine,
+    is_loose: Mutex<bool>,
+}
+
+impl Leash {
+    pub(super) fn new(line: TreeLine, limit: Duration) -> Leash {
+        line.may_live(limit);
+        Leash { line, is_loose: Mutex::new(false) }
+    }
+
+    /// It is to live no longer than that, unless it is loose by now.
+    pub(super) fn shorten(&self, limit: Duration) {
+        let is_loose = self.is_loose.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*is_loose {
+            self.line.may_live(limit);
+        }
+    }
+
+    /// The query is over. From now on the process may live so long.
+    pub(super) fn loosen(&self, limit: Duration) {
+        let mut is_loose = self.is_loose.lock().unwrap_or_else(PoisonError::into_inner);
+        *is_loose = true;
+        self.line.may_live(limit);
+    }
+}

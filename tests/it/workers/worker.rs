@@ -1,0 +1,287 @@
+//! What workers do: as they should, served by the library, or as they should not, by hand.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::process::exit;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use workcrew::ipc::{self, SOCKET_VARIABLE};
+use workcrew::{Call, Charge, ExecuteError, Message, Money, Part, Role, Tokens, WorkResult};
+
+/// The variable that says which role a worker plays.
+pub(super) const ROLE: &str = "WORKCREW_TEST_WORKER";
+
+#[test]
+#[ignore = "a process of its own, which the other tests start"]
+fn worker() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    match role.as_str() {
+        "good" => ipc::serve(good).unwrap(),
+        role => by_hand(role),
+    }
+    exit(0);
+}
+
+/// Does what the prompt says.
+fn good(call: &Call<'_>) -> Result<WorkResult, ExecuteError> {
+    let (what, rest) = call.prompt().split_once(' ').unwrap_or((call.prompt(), ""));
+    match what {
+        "echo" => Ok(WorkResult::text(rest)),
+        "pid" => Ok(WorkResult::text(std::process::id().to_string())),
+        "where" => Ok(WorkResult::text(std::env::current_dir()?.to_str().unwrap())),
+        "talk" => {
+            call.session("s-1");
+            call.message(Message::user(call.prompt()));
+            call.message(Message::new(Role::Assistant).part(Part::thinking("hm")).raw(vec![0xff]));
+            call.partial("so f");
+            call.checkpoint(json!({ "page": call.attempt_number() }));
+            let tokens = Tokens { input: 12, output: 4, ..Tokens::default() };
+            let charge = Charge::reported("a-model", tokens, Money::from_nanos(96_000));
+            call.usage(charge.clone());
+            Ok(WorkResult::text("done")
+                .json(json!({ "resumed": call.resume_session(), "had": call.last_checkpoint() })))
+        }
+        "fail" => Err(ExecuteError::give_up(rest).kind("told_to").result(WorkResult::text("half"))),
+        "retry" if call.attempt_number() < 3 => {
+            call.session("s-2");
+            call.checkpoint(json!(call.attempt_number()));
+            Err(ExecuteError::retry("not yet"))
+        }
+        "retry" => Ok(WorkResult::text(format!("{:?} {:?}", call.resume_session(), call.last_checkpoint()))),
+        "panic" => panic!("as told"),
+        "exit" if call.attempt_number() == 1 => exit(rest.parse().unwrap()),
+        "exit" => Ok(WorkResult::text("the second time")),
+        // Until it is told to stop.
+        "wait" => {
+            call.message(Message::assistant("waiting"));
+            call.cancel_token().wait_timeout(Duration::MAX);
+            Err(ExecuteError::retry("stopped in time"))
+        }
+        // Whatever it is told.
+        "hang" => {
+            call.message(Message::assistant("hanging"));
+            loop {
+                std::thread::park();
+            }
+        }
+        "flood" => {
+            let line = "x".repeat(1_000);
+            (0..rest.parse().unwrap()).for_each(|_| call.message(Message::assistant(line.as_str())));
+            Ok(WorkResult::text("all said"))
+        }
+        other => panic!("no such task: {other}"),
+    }
+}
+
+/// A connection that says what no library would.
+struct Hand {
+    lines: std::io::Lines<BufReader<UnixStream>>,
+    stream: UnixStream,
+}
+
+impl Hand {
+    fn connect() -> Hand {
+        let stream = UnixStream::connect(std::env::var_os(SOCKET_VARIABLE).unwrap()).unwrap();
+        Hand { lines: BufReader::new(stream.try_clone().unwrap()).lines(), stream }
+    }
+
+    fn say(&mut self, words: &str) {
+        self.stream.write_all(words.as_bytes()).unwrap();
+    }
+
+    fn tell(&mut self, message: &Value) {
+        self.say(&format!("{message}\n"));
+    }
+
+    /// The next message, which must be of this type; waits for as long as it takes.
+    fn hear(&mut self, message_type: &str) -> Value {
+        let line = self.lines.next().unwrap_or_else(|| exit(0)).unwrap();
+        let message: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(message["type"], message_type);
+        message
+    }
+
+    /// Is ready, and gets a query; its id.
+    fn query(&mut self) -> String {
+        self.tell(&json!({ "type": "ready" }));
+        self.next_query()
+    }
+
+    fn next_query(&mut self) -> String {
+        self.hear("query")["requestId"].as_str().unwrap().to_owned()
+    }
+
+    fn complete(&mut self, id: &str) {
+        self.tell(&json!({ "type": "complete", "requestId": id, "result": { "output": "done" } }));
+    }
+
+    /// Does nothing but hear what it is told, for ever.
+    fn hear_out(mut self) -> ! {
+        while self.lines.next().is_some() {}
+        exit(0);
+    }
+}
+
+fn for_ever() -> ! {
+    loop {
+        std::thread::park();
+    }
+}
+
+fn by_hand(role: &str) {
+    match role {
+        "never connects" => for_ever(),
+        "ends at once" => {
+            eprintln!("there is no model");
+            exit(3);
+        }
+        _ => {}
+    }
+    let mut hand = Hand::connect();
+    match role {
+        "never ready" => for_ever(),
+        "hangs up before it is ready" => {
+            drop(hand);
+            for_ever();
+        }
+        "ends in order when idle" => {
+            let id = hand.query();
+            hand.complete(&id);
+        }
+        "ends badly when idle" => {
+            let id = hand.query();
+            hand.complete(&id);
+            exit(7);
+        }
+        "hangs up when idle" => {
+            let id = hand.query();
+            hand.complete(&id);
+            drop(hand);
+            for_ever();
+        }
+        "hangs up in the middle" => {
+            let id = hand.query();
+            hand.tell(&json!({ "type": "message", "requestId": id, "content": { "type": "text", "text": "whole" } }));
+            hand.say(&format!("{{\"type\":\"message\",\"requestId\":\"{id}\",\"content\":{{\"type\":\"te"));
+            drop(hand);
+            for_ever();
+        }
+        "garbage" => {
+            let id = hand.query();
+            hand.say("this is no message\n\n\u{fffd}\n{\"type\":\"complete\"}\n{\"type\":\"tomorrow\"}\n");
+            hand.complete(&id);
+            hand.hear_out();
+        }
+        "nothing but garbage" => {
+            hand.query();
+            loop {
+                hand.say("this is no message\n");
+            }
+        }
+        "another request" => {
+            hand.query();
+            hand.complete("another");
+            hand.hear_out();
+        }
+        "speaks of another request" => {
+            let id = hand.query();
+            let content = json!({ "type": "text", "text": "whose?" });
+            hand.tell(&json!({ "type": "message", "requestId": "another", "content": content }));
+            hand.complete(&id);
+            hand.hear_out();
+        }
+        "too long" => {
+            let id = hand.query();
+            hand.say(&format!("{}\n", "x".repeat(ipc::MESSAGE_LIMIT_BYTES + 1)));
+            hand.complete(&id);
+            hand.hear_out();
+        }
+        "floods when idle" => {
+            let id = hand.query();
+            hand.complete(&id);
+            loop {
+                hand.say("{\"type\":\"message\",\"requestId\":\"whose\",\"content\":{}}\n");
+            }
+        }
+        "chatters when idle" => {
+            let id = hand.query();
+            hand.complete(&id);
+            loop {
+                hand.say("{\"type\":\"tomorrow\"}\n\n");
+            }
+        }
+        "ignores shutdown" => {
+            let id = hand.query();
+            hand.complete(&id);
+            hand.hear("shutdown");
+            for_ever();
+        }
+        "acknowledges and stays" => {
+            let id = hand.query();
+            hand.complete(&id);
+            hand.hear("shutdown");
+            hand.tell(&json!({ "type": "shutdown_ack" }));
+            for_ever();
+        }
+        "ignores cancel" => {
+            let id = hand.query();
+            hand.tell(&json!({ "type": "message", "requestId": id, "content": { "type": "text", "text": "at work" } }));
+            hand.hear("cancel");
+            for_ever();
+        }
+        "stops and does not say whether it can go on" => {
+            let id = hand.query();
+            hand.tell(&json!({ "type": "message", "requestId": id, "content": { "type": "text", "text": "at work" } }));
+            hand.hear("cancel");
+            hand.tell(&json!({ "type": "error", "requestId": id, "error": "stopped" }));
+            hand.hear("shutdown");
+            hand.tell(&json!({ "type": "shutdown_ack" }));
+        }
+        "says late what it was asked before" => {
+            let first = hand.query();
+            hand.tell(
+                &json!({ "type": "message", "requestId": first, "content": { "type": "text", "text": "at work" } }),
+            );
+            hand.hear("cancel");
+            hand.tell(&json!({ "type": "error", "requestId": first, "error": "stopped" }));
+            let second = hand.query();
+            hand.complete(&first);
+            hand.complete(&second);
+            hand.hear_out();
+        }
+        "does not say that it is well" => {
+            hand.query();
+            hand.hear("health_check");
+            for_ever();
+        }
+        "is not well when idle" => {
+            let id = hand.query();
+            hand.complete(&id);
+            hand.hear("health_check");
+            for_ever();
+        }
+        "is well" => {
+            let id = hand.query();
+            hand.hear("health_check");
+            hand.tell(&json!({ "type": "health_ok", "uptime": 3, "queriesProcessed": 1 }));
+            hand.complete(&id);
+            hand.hear("health_check");
+            hand.tell(&json!({ "type": "health_ok", "uptime": 4.5, "queriesProcessed": 1 }));
+            hand.hear_out();
+        }
+        "refuses" => {
+            let id = hand.query();
+            hand.tell(&json!({ "type": "error", "requestId": id, "error": "not in the mood", "then": "give_up" }));
+            hand.hear_out();
+        }
+        "answers only" => {
+            let mut id = hand.query();
+            loop {
+                hand.complete(&id);
+                id = hand.next_query();
+            }
+        }
+        other => panic!("no such role: {other}"),
+    }
+}
