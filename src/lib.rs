@@ -40,7 +40,7 @@ pub use attempt::{
     Attempt, AttemptKey, AttemptReport, Beginning, Ending, Failure, FailureKind, Next, Outcome, Progress,
 };
 pub use conversation::{Message, Part, Raw, Role};
-pub use executor::claude_cli::ClaudeCli;
+pub use executor::claude_cli::{ClaudeCli, ClaudeSession};
 pub use executor::codex_cli::CodexCli;
 pub use executor::ipc;
 pub use executor::simulated::Simulated;

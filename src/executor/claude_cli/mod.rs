@@ -22,6 +22,7 @@
 
 mod failure;
 mod message;
+mod session;
 mod spending;
 mod stream;
 #[cfg(test)]
@@ -34,6 +35,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+pub use self::session::{Between, ClaudeSession};
 use self::spending::Spending;
 use self::stream::ClaudeReader;
 use super::agent_cli::{Setup, option, recorded, session_to_resume};
@@ -267,10 +269,18 @@ impl ClaudeCli {
 
     /// What makes sense of its output.
     fn reader(&self, call: &Call<'_>) -> ClaudeReader {
-        let spending = match session_to_resume(call) {
+        self.reader_from(self.spending(call))
+    }
+
+    /// What a process for a call has used so far: nothing, but its counters may not say so.
+    fn spending(&self, call: &Call<'_>) -> Spending {
+        match session_to_resume(call) {
             Some(_) => Spending::of_resumed_session(),
             None => Spending::of_new_session(),
-        };
+        }
+    }
+
+    fn reader_from(&self, spending: Spending) -> ClaudeReader {
         ClaudeReader::new(self.setup.program.to_string_lossy().into_owned(), self.json_schema.is_some(), spending)
     }
 
@@ -284,12 +294,16 @@ impl ClaudeCli {
 
     /// The arguments for a call.
     fn arguments(&self, call: &Call<'_>) -> Vec<OsString> {
+        self.arguments_with(session_to_resume(call), call)
+    }
+
+    /// The same with this session to carry on.
+    fn arguments_with(&self, session: Option<&str>, call: &Call<'_>) -> Vec<OsString> {
         let mut arguments = self.options();
-        if let Some(turns) = call.unit().options.max_iterations.or(self.max_turns) {
-            // It takes 0 for no limit.
-            arguments.push(option("--max-turns", turns.max(1).to_string()));
+        if let Some(turns) = self.turns(call) {
+            arguments.push(option("--max-turns", turns.to_string()));
         }
-        if let Some(session) = session_to_resume(call) {
+        if let Some(session) = session {
             arguments.push(option("--resume", session));
             if self.forks_session {
                 arguments.push("--fork-session".into());
@@ -297,6 +311,12 @@ impl ClaudeCli {
         }
         arguments.extend(self.setup.arguments.iter().cloned());
         arguments
+    }
+
+    /// How many turns it may take for a call.
+    fn turns(&self, call: &Call<'_>) -> Option<u32> {
+        // It takes 0 for no limit.
+        call.unit().options.max_iterations.or(self.max_turns).map(|turns| turns.max(1))
     }
 
     /// The arguments that are the same for all calls. A value stands behind its name and `=`, so that it is never taken for an option.

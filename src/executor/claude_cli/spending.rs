@@ -12,6 +12,9 @@
 //! | carries one on, and all counters are what this result alone used (`usage`) | at zero |
 //! | carries one on otherwise | nobody knows where |
 //!
+//! A process that is asked again and again goes on counting, and begins anew when its conversation is cleared. What a request used that was
+//! interrupted it does not count at all: then nobody knows.
+//!
 //! What was used since the last result nobody has counted yet. The messages say what the model has read for each of them; what they say
 //! that it wrote is a placeholder. So tokens are told early, as a guess, without an amount; the result then takes their place.
 
@@ -55,7 +58,8 @@ pub(super) struct Spending {
     beginning: Beginning,
     /// The model that the run began with, as the counters name it.
     model: Option<String>,
-    has_result: bool,
+    /// Whether all that was used is in the counters.
+    is_counted: bool,
     /// The cumulative counters of the last result.
     last: BTreeMap<String, Counters>,
     spent: BTreeMap<String, Spent>,
@@ -70,7 +74,7 @@ impl Spending {
         Spending {
             beginning: Beginning::AtZero,
             model: None,
-            has_result: false,
+            is_counted: false,
             last: BTreeMap::new(),
             spent: BTreeMap::new(),
             uncounted: BTreeMap::new(),
@@ -81,6 +85,19 @@ impl Spending {
     /// Nothing yet, in a process that carries one on.
     pub(super) fn of_resumed_session() -> Spending {
         Spending { beginning: Beginning::Unknown, ..Spending::of_new_session() }
+    }
+
+    /// Nothing yet of the next query, in a process that has answered one.
+    pub(super) fn next_query(self) -> Spending {
+        // What its counters were is known, so what they will be more is what the next one used.
+        let beginning = if self.last.is_empty() { self.beginning } else { Beginning::AtZero };
+        Spending { beginning, last: self.last, ..Spending::of_new_session() }
+    }
+
+    /// The conversation was cleared, and with it the counters.
+    pub(super) fn cleared(&mut self) {
+        self.beginning = Beginning::AtZero;
+        self.last.clear();
     }
 
     /// The process has begun, or a turn of it.
@@ -110,7 +127,7 @@ impl Spending {
         let now: BTreeMap<String, Counters> = counters(cumulative).collect();
         if let Some(since) = object("model_usage_since_last_result") {
             counters(since).for_each(|(model, used)| self.add(model, used));
-        } else if self.beginning == Beginning::AtZero || self.has_result || is_all(&now, object("usage")) {
+        } else if self.beginning == Beginning::AtZero || !self.last.is_empty() || is_all(&now, object("usage")) {
             let used = now.iter().map(|(model, now)| (model.clone(), difference(now, self.last.get(model))));
             used.collect::<Vec<_>>().into_iter().for_each(|(model, used)| self.add(model, used));
         } else {
@@ -120,7 +137,7 @@ impl Spending {
             self.spent.insert(model, spent);
         }
         self.last = now;
-        self.has_result = true;
+        self.is_counted = text(result, "terminal_reason") != "aborted_streaming";
         self.uncounted.clear();
     }
 
@@ -132,8 +149,8 @@ impl Spending {
             spent.counters.tokens += *tokens;
             spent.is_estimated = true;
         }
-        if let Some(model) = self.model.as_ref().filter(|_| !self.has_result) {
-            // It has begun, so it may have cost something, and nobody knows how much.
+        if let Some(model) = self.model.as_ref().filter(|_| !self.is_counted) {
+            // It has begun, or was interrupted, so it may have cost something, and nobody knows how much.
             all.entry(model.clone()).or_default().is_estimated = true;
         }
         for model in self.told.keys() {

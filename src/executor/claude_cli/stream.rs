@@ -93,11 +93,18 @@ impl Reader for ClaudeReader {
     }
 
     fn conclude(self, exit: &Exit, call: &Call<'_>) -> Result<WorkResult, ExecuteError> {
+        self.finish(Some(exit), call)
+    }
+}
+
+impl ClaudeReader {
+    /// What came of it, of a process that has ended or of one that goes on.
+    pub(super) fn finish(&self, exit: Option<&Exit>, call: &Call<'_>) -> Result<WorkResult, ExecuteError> {
         let charges = self.spending.charges();
         let found = self.success.as_ref().or(self.error.as_ref());
         let mut result = found.map_or_else(WorkResult::empty, Answer::work_result);
         result.charges = charges;
-        result.session_id = self.session;
+        result.session_id.clone_from(&self.session);
         if let Some(success) = &self.success {
             return match success.structured_output() {
                 Some(json) if self.wants_structured_output => Ok(result.json(json.clone())),
@@ -113,12 +120,37 @@ impl Reader for ClaudeReader {
             return Err(trouble.error(error.message(), result));
         }
         let said = if self.has_begun { Said::Something } else { Said::Nothing };
-        let (trouble, message) = without_result(&self.program, said, exit);
+        let (trouble, message) = match exit {
+            Some(exit) => without_result(&self.program, said, exit),
+            None => (Trouble::NoResult, format!("`{}` has no result", self.program)),
+        };
         Err(trouble.error(message, result))
     }
-}
 
-impl ClaudeReader {
+    /// The session in which it works.
+    pub(super) fn session(&self) -> Option<&str> {
+        self.session.as_deref()
+    }
+
+    /// Whether something has worked in the background, so that more may be said after an answer.
+    pub(super) fn had_background(&self) -> bool {
+        self.work.had_background()
+    }
+
+    /// Whether it was not even begun, because of something that is not there.
+    pub(super) fn was_refused(&self) -> bool {
+        let refuses = |error: &Answer| {
+            let reason = text(&error.result, "terminal_reason");
+            text(&error.result, "subtype") == "error_during_execution" && !reason.starts_with("aborted")
+        };
+        self.success.is_none() && self.error.as_ref().is_some_and(refuses)
+    }
+
+    /// What it used, for whoever goes on counting.
+    pub(super) fn into_spending(self) -> Spending {
+        self.spending
+    }
+
     fn init(&mut self, event: &Event, line: Line<'_>, call: &Call<'_>) {
         let session = text(event, "session_id");
         if !session.is_empty() && self.session.as_deref() != Some(session) {

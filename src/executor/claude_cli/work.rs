@@ -15,6 +15,8 @@ use crate::executor::process::Heard;
 pub(super) struct Work {
     /// The tasks in the background that have not ended.
     open: BTreeSet<String>,
+    /// Whether there ever were any.
+    had_background: bool,
     /// Whether the last thing that it did was to answer.
     has_answered: bool,
 }
@@ -49,7 +51,13 @@ impl Work {
         }
     }
 
-    fn answered(&self) -> Heard {
+    /// Whether something has worked in the background.
+    pub(super) fn had_background(&self) -> bool {
+        self.had_background
+    }
+
+    fn answered(&mut self) -> Heard {
+        self.had_background |= !self.open.is_empty();
         match (self.has_answered, self.open.is_empty()) {
             (false, _) => Heard::More,
             (true, true) => Heard::Answer,

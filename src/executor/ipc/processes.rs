@@ -153,7 +153,8 @@ struct Protocol {
 }
 
 impl Dialect for Protocol {
-    type Memory = ();
+    /// The session of its last query.
+    type Memory = Option<String>;
     type Query = WorkerQuery;
 
     const REACH: Reach = Reach::Socket;
@@ -162,7 +163,11 @@ impl Dialect for Protocol {
         ProcessKey::of(call)
     }
 
-    fn fits(&self, _memory: &(), _resumed: Option<&str>) -> bool {
+    fn session<'a>(&self, memory: &'a Option<String>) -> Option<&'a str> {
+        memory.as_deref()
+    }
+
+    fn fits(&self, _memory: &Option<String>, _resumed: Option<&str>) -> bool {
         true
     }
 
@@ -171,9 +176,14 @@ impl Dialect for Protocol {
         ChildCommand { input: Input::All(Vec::new()), ..setup.child(setup.arguments.clone(), call) }
     }
 
-    fn remember_start(&self, _memory: &mut (), _call: &Call<'_>) {}
+    fn remember_start(&self, _memory: &mut Option<String>, _call: &Call<'_>) {}
 
-    fn ask(&self, _memory: &mut (), request_id: &str, call: &Call<'_>) -> Result<(Vec<u8>, WorkerQuery), ExecuteError> {
+    fn ask(
+        &self,
+        _memory: &mut Option<String>,
+        request_id: &str,
+        call: &Call<'_>,
+    ) -> Result<(Vec<u8>, WorkerQuery), ExecuteError> {
         let unit = call.unit();
         let payload = Payload {
             unit_id: unit.id.clone(),
@@ -205,6 +215,7 @@ impl Dialect for Protocol {
     fn control(&self, line: Line<'_>) -> Control {
         match said(line) {
             Said::Else(control) => control,
+            Said::TooLong(fault) => Control::Fault(fault),
             // What a query still had to say when it was cancelled may come late.
             Said::OfQuery(message) if request_of(&message).contains('.') => Control::Nothing,
             Said::OfQuery(message) => {

@@ -7,12 +7,16 @@ use crate::executor::process::{How, Line, Reason};
 use crate::executor::warm::{Afterwards, Control, End, Health, Heard, Query};
 use crate::executor::{Call, CancelReason, ExecuteError, Then, WorkResult, kinds};
 
+/// Where the type of a message is to be found that is too long to be read.
+const TYPE_WITHIN_BYTES: usize = 1_000;
+
 /// A query to a worker that speaks the protocol.
 #[derive(Debug)]
 pub(super) struct WorkerQuery {
     program: String,
     request_id: String,
     state: QueryState,
+    session: Option<String>,
     outcome: Option<Result<WorkResult, ExecuteError>>,
 }
 
@@ -20,12 +24,14 @@ pub(super) struct WorkerQuery {
 pub(super) enum Said {
     OfQuery(WorkerMessage),
     Else(Control),
+    /// More than a message may have.
+    TooLong(String),
 }
 
 /// Makes sense of a line.
 pub(super) fn said(line: Line<'_>) -> Said {
     if let Some(truncation) = line.truncation {
-        return Said::Else(Control::Fault(format!("it says {} bytes at once", truncation.total_bytes)));
+        return Said::TooLong(format!("it says {} bytes at once", truncation.total_bytes));
     }
     if line.bytes.trim_ascii().is_empty() {
         return Said::Else(Control::Nothing);
@@ -46,6 +52,15 @@ pub(super) fn said(line: Line<'_>) -> Said {
     }
 }
 
+/// Whether a line that is too long may have said how a query ended, by what can be seen of it.
+fn may_be_the_answer(line: Line<'_>) -> bool {
+    let beginning: String = String::from_utf8_lossy(&line.bytes[..line.bytes.len().min(TYPE_WITHIN_BYTES)])
+        .chars()
+        .filter(|character| !character.is_whitespace())
+        .collect();
+    beginning.starts_with('{') && !beginning.contains("\"type\":\"message\"")
+}
+
 /// The query that a message is about.
 pub(super) fn request_of(message: &WorkerMessage) -> &str {
     match message {
@@ -59,7 +74,7 @@ pub(super) fn request_of(message: &WorkerMessage) -> &str {
 
 impl WorkerQuery {
     pub(super) fn new(program: String, request_id: String) -> WorkerQuery {
-        WorkerQuery { program, request_id, state: QueryState::Pending, outcome: None }
+        WorkerQuery { program, request_id, state: QueryState::Pending, session: None, outcome: None }
     }
 
     /// Changes the state, by way of those in between where the worker has left something out.
@@ -79,7 +94,8 @@ impl WorkerQuery {
         match message {
             WorkerMessage::Session { session_id, .. } => {
                 self.change(QueryChange::Session);
-                call.session(session_id);
+                call.session(&session_id);
+                self.session = Some(session_id);
                 Heard::More
             }
             WorkerMessage::Message { content, .. } => {
@@ -123,10 +139,19 @@ impl WorkerQuery {
     }
 }
 
-impl Query<()> for WorkerQuery {
+impl Query<Option<String>> for WorkerQuery {
     fn hear(&mut self, line: Line<'_>, call: &Call<'_>) -> Heard {
         let message = match said(line) {
             Said::OfQuery(message) => message,
+            Said::TooLong(fault) => {
+                call.message(unread(line));
+                // It may have been the answer, for which nobody need wait any more.
+                return if may_be_the_answer(line) {
+                    Heard::Broken(fault)
+                } else {
+                    Heard::Control(Control::Fault(fault))
+                };
+            }
             Said::Else(control) => {
                 if matches!(control, Control::Fault(_)) {
                     call.message(unread(line));
@@ -154,7 +179,8 @@ impl Query<()> for WorkerQuery {
         Some(self.state)
     }
 
-    fn conclude(self, end: End<'_>, _memory: &mut (), _call: &Call<'_>) -> Result<WorkResult, ExecuteError> {
+    fn conclude(self, end: End<'_>, memory: &mut Option<String>, _call: &Call<'_>) -> Result<WorkResult, ExecuteError> {
+        *memory = self.session.or(memory.take());
         if let Some(outcome) = self.outcome {
             return outcome;
         }

@@ -23,13 +23,14 @@ use chrono::{DateTime, Utc};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use serde_json::Value;
 
-use super::frames::{Frame, FrameReader, QUERY_LIMIT_BYTES};
+use super::frames::{Frame, FrameReader, MESSAGE_LIMIT_BYTES, QUERY_LIMIT_BYTES};
 use super::message::{BadMessage, Follow, ParentMessage, Query, WorkerMessage};
 use super::{Content, SOCKET_VARIABLE};
 use crate::attempt::{FailureKind, Process};
+use crate::chain::Hash;
 use crate::clock::{Clock, SystemClock};
-use crate::conversation::Message;
-use crate::executor::{Call, CancelReason, CancelToken, ExecuteError, Executor, Recorder, WorkResult};
+use crate::conversation::{Message, Part, Role, Truncation};
+use crate::executor::{Call, CancelReason, CancelToken, ExecuteError, Executor, Recorder, WorkResult, kinds};
 use crate::lease::{Claim, Lease, OwnerId};
 use crate::money::{Charge, Cost, Tokens};
 use crate::panics;
@@ -193,7 +194,7 @@ impl Desk {
     }
 
     fn say_after(&self, message: &WorkerMessage, act: impl FnOnce()) {
-        let line = message.to_line();
+        let line = within_the_limit(message);
         let mut stream = self.writes.lock().unwrap_or_else(PoisonError::into_inner);
         act();
         if let Err(error) = stream.write_all(&line) {
@@ -213,6 +214,32 @@ impl Desk {
         let stream = self.writes.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = stream.shutdown(std::net::Shutdown::Both);
     }
+}
+
+/// A message as a line; one that is longer than a message may be only says so.
+fn within_the_limit(message: &WorkerMessage) -> Vec<u8> {
+    let line = message.to_line();
+    if line.len() <= MESSAGE_LIMIT_BYTES {
+        return line;
+    }
+    let complaint = format!("it has {} bytes, and a message may have {MESSAGE_LIMIT_BYTES}", line.len());
+    match message {
+        WorkerMessage::Complete { request_id, .. } | WorkerMessage::Error { request_id, .. } => WorkerMessage::Error {
+            request_id: request_id.clone(),
+            error: format!("the answer is too long: {complaint}"),
+            kind: Some(kinds::WORKER.to_owned()),
+            then: Some(Follow::GiveUp),
+            result: None,
+        },
+        WorkerMessage::Message { request_id, .. } => {
+            let cut = Truncation { total_bytes: line.len() as u64, hash: Hash::of(&line) };
+            let text = format!("a message is too long: {complaint}");
+            let content = Message::new(Role::System).part(Part::text(text)).truncated_from(cut);
+            WorkerMessage::Message { request_id: request_id.clone(), content: Content::Message(content).into_value() }
+        }
+        other => other.clone(),
+    }
+    .to_line()
 }
 
 /// Reads what the parent says until there is no more.

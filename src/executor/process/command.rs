@@ -114,6 +114,13 @@ impl Environment {
         self.set.insert(name.into(), value.into());
     }
 
+    /// Sets a variable that nobody has set or named yet.
+    pub(crate) fn set_if_unset(&mut self, name: &str, value: &str) {
+        if !self.passed.iter().any(|pattern| matches(pattern, OsStr::new(name))) {
+            self.set.entry(name.into()).or_insert_with(|| value.into());
+        }
+    }
+
     /// The names of what the caller has named or set.
     pub(crate) fn named(&self) -> impl Iterator<Item = Cow<'_, str>> {
         let set = self.set.keys().map(|name| name.to_string_lossy());

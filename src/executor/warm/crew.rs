@@ -323,9 +323,15 @@ impl<D: Dialect> Crew<D> {
             }
             return;
         }
-        let fits =
-            |process: &WarmProcess<D::Memory>, resumed: Option<&str>| self.dialect.fits(&process.memory, resumed);
-        state.deal_idle(fits);
+        state.deal_idle(|waiter, key, process| {
+            let resumed = waiter.resumed.as_deref();
+            // It need not have been started for a session to be in it.
+            let is_in_session = resumed.is_some() && self.dialect.session(&process.memory) == resumed;
+            let wants_session = waiter.key.session.as_deref() == resumed;
+            let is_same_but_for_session = ProcessKey { session: None, ..waiter.key.clone() } == *key;
+            (waiter.key == *key && self.dialect.fits(&process.memory, resumed))
+                || (wants_session && is_in_session && is_same_but_for_session)
+        });
         if state.deal_places(self.keep.max_workers, self.keep.eviction, self.keep.shutdown_grace) {
             self.bell.ring();
         }
@@ -492,14 +498,14 @@ impl<Memory> State<Memory> {
     }
 
     /// Gives those who wait for a process of a key one that is there, the one that was used last.
-    fn deal_idle(&mut self, fits: impl Fn(&WarmProcess<Memory>, Option<&str>) -> bool) {
+    fn deal_idle(&mut self, will_do: impl Fn(&Waiter<Memory>, &ProcessKey, &WarmProcess<Memory>) -> bool) {
         for place in 0..self.waiters.len() {
             let waiter = &self.waiters[place];
             if waiter.grant.is_some() {
                 continue;
             }
             let will_do = |member: &Member<Memory>| match &member.hands {
-                Hands::Idle(process) => member.key == waiter.key && fits(process, waiter.resumed.as_deref()),
+                Hands::Idle(process) => will_do(waiter, &member.key, process),
                 _ => false,
             };
             let found = self.members.iter().filter(|(_, member)| will_do(member));

@@ -1,6 +1,7 @@
 //! What differs between processes that are kept: how they are started, spoken to and understood.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::executor::ipc::QueryState;
 use crate::executor::process::{ChildCommand, Exit, Limits, Line};
@@ -50,6 +51,14 @@ pub(in crate::executor) trait Dialect: Send + Sync + Sized + 'static {
     /// Which process a call wants.
     fn key(&self, call: &Call<'_>) -> ProcessKey;
 
+    /// The session that a call carries on.
+    fn resumed<'a>(&self, call: &Call<'a>) -> Option<&'a str> {
+        call.resume_session()
+    }
+
+    /// The session that a process is in.
+    fn session<'a>(&self, memory: &'a Self::Memory) -> Option<&'a str>;
+
     /// Whether a process that has the key will do for a call that carries on this session.
     fn fits(&self, memory: &Self::Memory, resumed: Option<&str>) -> bool;
 
@@ -71,6 +80,11 @@ pub(in crate::executor) trait Dialect: Send + Sync + Sized + 'static {
         call: &Call<'_>,
     ) -> Result<(Vec<u8>, Self::Query), ExecuteError>;
 
+    /// A query for a call is over, and the process may go on.
+    fn answered(&self, memory: &Self::Memory, call: &Call<'_>) {
+        let _ = (memory, call);
+    }
+
     /// How long it may say nothing, at first and later, and how long it may go on when it is heard out.
     fn limits(&self) -> Limits {
         Limits::default()
@@ -81,6 +95,11 @@ pub(in crate::executor) trait Dialect: Send + Sync + Sized + 'static {
 
     /// What is said to stop a query.
     fn cancel(&self, request_id: &str) -> Vec<u8>;
+
+    /// Whether one that stopped a query when it was told to takes the next without having said so.
+    fn goes_on_after_cancel(&self) -> bool {
+        false
+    }
 
     /// What is asked of a process that should say that it is well; `None` if it cannot.
     fn health_check(&self) -> Option<Vec<u8>>;
@@ -159,6 +178,11 @@ pub(in crate::executor) trait Query<Memory> {
     /// The files that it says to have written.
     fn written_files(&self) -> Vec<String> {
         Vec::new()
+    }
+
+    /// How long it may say nothing now, whatever it may otherwise.
+    fn patience(&self) -> Option<Duration> {
+        None
     }
 
     /// Where it is in its life, where that is known.

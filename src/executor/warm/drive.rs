@@ -99,7 +99,7 @@ fn acquire<D: Dialect>(crew: &Arc<Crew<D>>, call: &Call<'_>) -> Result<Held<D>, 
         call.cancel_token().on_cancel(move || nudge.wake())
     };
     let key = crew.dialect.key(call);
-    let (ticket, is_queued) = crew.stand_in_line(&key, call.resume_session(), &nudge);
+    let (ticket, is_queued) = crew.stand_in_line(&key, crew.dialect.resumed(call), &nudge);
     if is_queued {
         crew.tell(&ProcessEvent::Queued { key: &key });
     }
@@ -146,7 +146,7 @@ fn start<D: Dialect>(held: &mut Held<D>, command: ChildCommand, call: &Call<'_>)
         } else if let Some(fault) = process.fault.take() {
             Some((ProcessChange::NotStarted, fault))
         } else if process.has_ended() {
-            Some((ProcessChange::NotStarted, format!("{} before it was ready", process.obituary())))
+            Some((ProcessChange::NotStarted, process.obituary(" before it was ready")))
         } else if call.is_cancelled() {
             Some((ProcessChange::NotStarted, "it was to stop before it was ready".to_owned()))
         } else if Instant::now() >= until {
@@ -338,6 +338,11 @@ impl<'a, D: Dialect> Drive<'a, D> {
         self.settle(ended)
     }
 
+    /// Whether the process takes the next query once this one is over.
+    fn may_go_on(&self) -> bool {
+        self.cancelled_at.is_none() || self.can_go_on || self.held.crew.dialect.goes_on_after_cancel()
+    }
+
     fn cancel_grace(&self) -> Duration {
         self.held.crew.keep.cancel_grace.min(self.call.grace() / 3)
     }
@@ -358,7 +363,7 @@ impl<'a, D: Dialect> Drive<'a, D> {
     fn attend(&mut self, source: Source) {
         let Drive { held, call, query, query_state, request_id, over, can_go_on, broken, has_spoken, .. } = self;
         let (crew, Some(process)) = (Arc::clone(&held.crew), held.process.as_mut()) else { return };
-        let (mut controls, mut words) = (Vec::new(), Vec::new());
+        let (number, mut controls, mut words) = (process.number, Vec::new(), Vec::new());
         process.attend(source, &mut |line: Line<'_>| {
             *has_spoken = true;
             let heard = match over {
@@ -372,21 +377,26 @@ impl<'a, D: Dialect> Drive<'a, D> {
                 Heard::Over(afterwards) => *over = Some((afterwards, Instant::now())),
                 Heard::Broken(reason) => *broken = Some(reason),
             }
+            if query.state() != *query_state
+                && let Some(state) = query.state()
+            {
+                *query_state = Some(state);
+                crew.tell(&ProcessEvent::Query { number, request_id, state });
+            }
         });
         if !words.is_empty() {
             process.say(&words);
-        }
-        if query.state() != *query_state
-            && let Some(state) = query.state()
-        {
-            *query_state = Some(state);
-            crew.tell(&ProcessEvent::Query { number: process.number, request_id, state });
         }
         *can_go_on |= over.is_some() && controls.contains(&Control::Ready);
         controls.into_iter().for_each(|control| take_note(&crew, process, control));
         if matches!(over, Some((Afterwards::HeardOut, _))) {
             process.fall_silent();
         }
+    }
+
+    fn silence_limit(&self) -> Option<Duration> {
+        let limits = [self.held.crew.dialect.limits().silence, self.query.patience()];
+        limits.into_iter().flatten().min()
     }
 
     /// When it is to be looked at although nothing happens.
@@ -397,23 +407,23 @@ impl<'a, D: Dialect> Drive<'a, D> {
         let times = [
             Some(health),
             self.cancelled_at.map(|at| at + self.cancel_grace()),
-            limits.silence.and_then(|limit| process.heard_at.checked_add(limit)),
+            self.silence_limit().and_then(|limit| process.heard_at.checked_add(limit)),
             limits.start.filter(|_| !self.has_spoken).and_then(|limit| self.asked_at.checked_add(limit)),
             self.over.as_ref().map(|(_, at)| *at + limits.after_answer),
-            process.is_lost().then(|| process.heard_at.max(self.asked_at) + UNTIL_KNOWN),
+            process.lost_at.map(|at| at + UNTIL_KNOWN),
         ];
         times.into_iter().flatten().min()
     }
 
     /// Whether it has come to an end.
     fn ended(&mut self, now: Instant) -> Option<Ended> {
-        let (grace, limits) = (self.cancel_grace(), self.held.crew.dialect.limits());
+        let (grace, silence, limits) = (self.cancel_grace(), self.silence_limit(), self.held.crew.dialect.limits());
         let is_out_of_patience = self.cancelled_at.is_some_and(|at| now >= at + grace);
         if let Some(reason) = self.broken.take() {
             return Some(Ended::Broken(reason));
         }
         match &self.over {
-            Some((Afterwards::GoesOn, _)) if self.cancelled_at.is_some() && !self.can_go_on && !is_out_of_patience => {}
+            Some((Afterwards::GoesOn, _)) if !self.may_go_on() && !is_out_of_patience => {}
             Some((Afterwards::HeardOut, at)) if !self.held.process().has_ended() && now < *at + limits.after_answer => {
             }
             Some((afterwards, _)) => return Some(Ended::Over(afterwards.clone())),
@@ -426,16 +436,20 @@ impl<'a, D: Dialect> Drive<'a, D> {
         let process = self.held.process_mut();
         if process.is_lost() {
             let lost_at = *process.lost_at.get_or_insert(now);
-            let is_known = process.has_ended() || now >= lost_at + UNTIL_KNOWN;
-            return is_known.then_some(Ended::Lost);
+            return match process.has_ended() {
+                true => Some(Ended::Lost),
+                false => (now >= lost_at + UNTIL_KNOWN).then(|| Ended::Broken("it hung up".to_owned())),
+            };
         }
         if process.faults > FAULT_LIMIT {
             return process.fault.clone().map(Ended::Broken);
         }
-        if let Some(limit) = limits.start.filter(|&limit| !self.has_spoken && now >= self.asked_at + limit) {
+        if let Some(limit) =
+            limits.start.filter(|&limit| !self.has_spoken && now.saturating_duration_since(self.asked_at) >= limit)
+        {
             return Some(Ended::Limit(Reason::NeverSpoke(limit)));
         }
-        if let Some(limit) = limits.silence.filter(|&limit| now >= process.heard_at + limit) {
+        if let Some(limit) = silence.filter(|&limit| now.saturating_duration_since(process.heard_at) >= limit) {
             return Some(Ended::Limit(Reason::Silent(limit)));
         }
         match process.health_asked_at {
@@ -443,7 +457,7 @@ impl<'a, D: Dialect> Drive<'a, D> {
                 let limit = crew.keep.health_timeout;
                 return Some(Ended::Broken(format!("it did not say that it is well within {limit:?}")));
             }
-            None if now >= process.heard_at + crew.keep.health_interval => ask_for_health(&crew, process, now),
+            None if now >= process.health_due(&crew.keep) => ask_for_health(&crew, process, now),
             Some(_) | None => {}
         }
         None
@@ -463,10 +477,11 @@ impl<'a, D: Dialect> Drive<'a, D> {
             (_, None) => End::Over,
         };
         self.tell_last_state();
-        let may_go_on = self.cancelled_at.is_none() || self.can_go_on;
+        let may_go_on = self.may_go_on();
         let Drive { mut held, query, call, leash, .. } = self;
         let written = query.written_files();
         let concluded = query.conclude(end, &mut held.process_mut().memory, call);
+        held.crew.dialect.answered(&held.process().memory, call);
         let change = if concluded.is_ok() { ProcessChange::Complete } else { ProcessChange::Error };
         let fate = match ended {
             Ended::Over(Afterwards::GoesOn) if !may_go_on => Fate::ShutDown(Why::Cancelled),
@@ -474,7 +489,7 @@ impl<'a, D: Dialect> Drive<'a, D> {
             Ended::Over(Afterwards::Replaced(reason)) => held.is_replaced(change, reason),
             Ended::Over(Afterwards::HeardOut) => held.was_heard_out(change),
             Ended::Limit(Reason::Cancelled(_)) => held.was_killed(),
-            Ended::Lost => held.crashed(&held.process().obituary()),
+            Ended::Lost => held.crashed(&held.process().obituary("")),
             Ended::Limit(_) => held.crashed("it said nothing for too long"),
             Ended::Broken(reason) => held.crashed(&reason),
         };
@@ -517,7 +532,7 @@ impl<D: Dialect> Held<D> {
         let keep = &crew.keep;
         let process = self.process_mut();
         process.change(change);
-        process.last_activity = now;
+        (process.last_activity, process.unasked_bytes) = (now, 0);
         leash.loosen(keep.inactivity_limit + keep.shutdown_grace + BEYOND_THE_CALL);
         crew.tell(&ProcessEvent::Idle { number: process.number });
         if let Some(fault) = &process.fault {

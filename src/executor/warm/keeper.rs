@@ -18,6 +18,9 @@ const AFTER_ACK: Duration = Duration::from_secs(1);
 /// How long it takes at most until it is known how a process ended that has hung up.
 pub(super) const UNTIL_KNOWN: Duration = Duration::from_secs(1);
 
+/// How much a process may say while nobody asks it anything.
+const UNASKED_LIMIT_BYTES: usize = 1 << 20;
+
 /// The life of the keeper's thread.
 pub(super) fn keep<D: Dialect>(crew: &Crew<D>) {
     let mut leaving: Vec<Gone<D>> = Vec::new();
@@ -78,11 +81,7 @@ fn watch<D: Dialect>(crew: &Crew<D>, leaving: &[Gone<D>]) -> Vec<(Whose, Source)
 
 /// When an idle process is to be looked at although nothing happens.
 fn next_due<Memory>(keep: &Keep, process: &WarmProcess<Memory>) -> Instant {
-    let well = match (process.lost_at, process.health_asked_at) {
-        (Some(lost_at), _) => lost_at + UNTIL_KNOWN,
-        (None, Some(asked_at)) => asked_at + keep.health_timeout,
-        (None, None) => process.heard_at + keep.health_interval,
-    };
+    let well = process.lost_at.map_or_else(|| process.health_due(keep), |lost_at| lost_at + UNTIL_KNOWN);
     well.min(process.last_activity + keep.inactivity_limit).min(process.created_at + keep.max_age)
 }
 
@@ -135,9 +134,12 @@ fn judge<D: Dialect>(crew: &Crew<D>, process: &mut WarmProcess<D::Memory>, now: 
             process.change(ProcessChange::Ended);
             crew.tell(&ProcessEvent::Ended { number: process.number, was_killed: false });
         } else {
-            crash(crew, process, &process.obituary());
+            crash(crew, process, &process.obituary(""));
         }
         return Fate::Dead;
+    }
+    if process.unasked_bytes > UNASKED_LIMIT_BYTES {
+        process.misbehaves("it says too much though nobody has asked".to_owned());
     }
     if let Some(fault) = process.fault.take() {
         crash(crew, process, &fault);
@@ -149,7 +151,7 @@ fn judge<D: Dialect>(crew: &Crew<D>, process: &mut WarmProcess<D::Memory>, now: 
             return Fate::Dead;
         }
         Some(_) => {}
-        None if now >= process.heard_at + keep.health_interval => ask_for_health(crew, process, now),
+        None if now >= process.health_due(keep) => ask_for_health(crew, process, now),
         None => {}
     }
     if now >= process.created_at + keep.max_age {
@@ -168,7 +170,7 @@ pub(super) fn ask_for_health<D: Dialect>(crew: &Crew<D>, process: &mut WarmProce
             process.health_asked_at = Some(now);
             process.say(&question);
         }
-        None => process.heard_at = now,
+        None => process.checked_at = now,
     }
 }
 

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
+use super::Keep;
 use super::dialect::{Health, Reach};
 use crate::executor::ipc::socket::Door;
 use crate::executor::ipc::{ConnectionState, MESSAGE_LIMIT_BYTES, ProcessChange, ProcessState, SOCKET_VARIABLE};
@@ -57,6 +58,8 @@ pub(super) struct WarmProcess<Memory> {
     pub(super) queries_processed: u64,
     /// When it said something last.
     pub(super) heard_at: Instant,
+    /// When it was last found that there is nothing to ask.
+    pub(super) checked_at: Instant,
     /// Since when it owes word that it is well.
     pub(super) health_asked_at: Option<Instant>,
     pub(super) health: Option<Health>,
@@ -64,6 +67,8 @@ pub(super) struct WarmProcess<Memory> {
     pub(super) fault: Option<String>,
     /// How often it has.
     pub(super) faults: u32,
+    /// How much it has said since it was asked last.
+    pub(super) unasked_bytes: usize,
     /// When it was seen to have hung up or ended.
     pub(super) lost_at: Option<Instant>,
     tree: Tree,
@@ -114,10 +119,12 @@ impl<Memory: Default> WarmProcess<Memory> {
             last_activity: now,
             queries_processed: 0,
             heard_at: now,
+            checked_at: now,
             health_asked_at: None,
             health: None,
             fault: None,
             faults: 0,
+            unasked_bytes: 0,
             lost_at: None,
             tree,
             door,
@@ -144,6 +151,14 @@ impl<Memory> WarmProcess<Memory> {
                 debug_assert!(false, "{change} cannot happen to a process that is {}", self.state);
                 log::error!("process {}: {change} cannot happen while it is {}", self.number, self.state);
             }
+        }
+    }
+
+    /// When it is to be asked whether it is well, or should have said so.
+    pub(super) fn health_due(&self, keep: &Keep) -> Instant {
+        match self.health_asked_at {
+            Some(asked_at) => asked_at + keep.health_timeout,
+            None => self.heard_at.max(self.checked_at) + keep.health_interval,
         }
     }
 
@@ -246,6 +261,7 @@ impl<Memory> WarmProcess<Memory> {
             Read::Nothing => 0,
             Read::Some(count) => {
                 self.heard_at = Instant::now();
+                self.unasked_bytes = self.unasked_bytes.saturating_add(count);
                 self.lines.push(&self.chunk[..count], give);
                 count
             }
@@ -358,7 +374,7 @@ impl<Memory> WarmProcess<Memory> {
     }
 
     /// What its end looks like, for people.
-    pub(super) fn obituary(&self) -> String {
+    pub(super) fn obituary(&self, when: &str) -> String {
         let exit = self.exit(How::Signalled(libc::SIGKILL));
         let how = match (self.leader, exit.how) {
             (None, _) if !self.is_gone => "it hung up".to_owned(),
@@ -367,7 +383,7 @@ impl<Memory> WarmProcess<Memory> {
             (_, How::Ended(_)) => "it was ended".to_owned(),
         };
         let complaint = exit.stderr_text();
-        if complaint.is_empty() { how } else { format!("{how}: {complaint}") }
+        if complaint.is_empty() { format!("{how}{when}") } else { format!("{how}{when}: {complaint}") }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Worker processes: real ones, that do as they are told and that do not. A worker is this test binary, executing itself.
 
 mod crew;
+mod hostile;
 mod worker;
 
 use std::sync::mpsc::{Receiver, channel};
@@ -100,15 +101,20 @@ impl World {
         stored.iter().map(|stored| stored.message().unwrap().unwrap()).collect()
     }
 
-    /// Nothing of the workers is left, and nothing is wrong with what was stored.
+    /// Nothing of the workers is left, every unit has ended, and nothing is wrong with what was stored.
     fn assert_clean(&self) {
+        self.assert_gone();
+        let verification = Verify::new().settled().run(&self.repository).unwrap();
+        assert!(verification.is_clean(), "{verification}");
+    }
+
+    /// Nothing of the workers is left.
+    fn assert_gone(&self) {
         until("all processes are gone", || marked(&self.mark).is_empty());
         let sockets = self.folder.path().join("sockets");
         if sockets.exists() {
             assert_eq!(std::fs::read_dir(sockets).unwrap().count(), 0, "no socket is left");
         }
-        let verification = Verify::new().settled().run(&self.repository).unwrap();
-        assert!(verification.is_clean(), "{verification}");
     }
 }
 

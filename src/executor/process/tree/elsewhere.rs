@@ -26,6 +26,7 @@ pub(in crate::executor) struct Tree {
     pub(in crate::executor) line: Line,
     leader: u32,
     /// Only if its input was to stay open.
+    #[cfg_attr(test, expect(dead_code, reason = "tested on a system where another one is used"))]
     pub(in crate::executor) stdin: Option<ChildStdin>,
     pub(in crate::executor) stdout: Option<ChildStdout>,
     pub(in crate::executor) stderr: Option<ChildStderr>,

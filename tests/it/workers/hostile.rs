@@ -1,0 +1,290 @@
+//! Workers that do not do as they should: each has its end, its unit too, and nothing of it is left.
+
+use workcrew::repository::By;
+use workcrew::{Stop, UnitStatus};
+
+use super::*;
+
+/// The end of a unit that goes to a worker of this role, once; and what was told of the worker.
+fn end_of(role: &str, keep: impl FnOnce(Keep) -> Keep) -> (WorkUnit, Vec<String>, World) {
+    let world = World::new();
+    let (pool, _processes) = world.pool(role, keep(world.keep(1)));
+    let unit = pool.enqueue(NewUnit::new("a").max_retries(0), "go").unwrap().wait_timeout(LONG).unwrap();
+    pool.stop(Stop::Drain).unwrap();
+    let events = world.events();
+    world.assert_clean();
+    (unit, events, world)
+}
+
+fn failure(unit: &WorkUnit) -> (&str, &str) {
+    let failure = unit.failure.as_ref().unwrap();
+    (failure.kind.as_str(), &failure.message)
+}
+
+fn of_workers(events: &[String]) -> Vec<&str> {
+    events.iter().map(String::as_str).filter(|event| event.starts_with("worker:")).collect()
+}
+
+/// 002-F4, F5, F32.
+#[test]
+fn one_that_does_not_come_up_is_a_crash_before_it_was_ready() {
+    let short = Duration::from_millis(300);
+    for (role, reason) in [
+        ("never connects", "it did not say within 300ms that it is ready"),
+        ("never ready", "it did not say within 300ms that it is ready"),
+        ("hangs up before it is ready", "it did not say within 300ms that it is ready"),
+        ("ends at once", "it ended with exit code 3 before it was ready: "),
+    ] {
+        let (unit, events, _world) = end_of(role, |keep| keep.ready_timeout(short));
+        assert_eq!(failure(&unit).0, "worker_not_ready", "{role}: {:?}", failure(&unit));
+        let [starting, crashed] = of_workers(&events).try_into().unwrap();
+        assert_eq!(starting, "worker:starting 1", "{role}");
+        assert!(crashed.starts_with(&format!("worker:crashed 1: {reason}")), "{role}: {crashed}");
+    }
+}
+
+#[test]
+fn after_three_that_did_not_come_up_the_pool_waits_for_a_person() {
+    let world = World::new();
+    let (pool, _processes) = world.pool("ends at once", world.keep(1));
+    pool.enqueue(NewUnit::new("a"), "go").unwrap();
+    until("the pool is held", || pool.stats().hold.is_some());
+    let stats = pool.stats();
+    assert!(stats.hold.as_ref().is_some_and(|hold| hold.contains("there is no model")), "{:?}", stats.hold);
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_gone();
+    let unit = world.repository.unit(world.job, "a").unwrap();
+    assert_eq!((unit.status, unit.attempts_used), (UnitStatus::Pending, 2), "the third was given back");
+}
+
+#[test]
+fn a_program_that_is_not_there_holds_the_pool_at_once() {
+    let world = World::new();
+    let workers = WorkerProcesses::new(WorkerCommand::new("/no/such/program"), world.keep(1)).unwrap();
+    let (builder, _processes) = world.builder(workers);
+    let pool = builder.up();
+    pool.enqueue(NewUnit::new("a"), "go").unwrap();
+    until("the pool is held", || pool.stats().hold.is_some());
+    pool.stop(Stop::Drain).unwrap();
+    assert_eq!(of_workers(&world.events()), ["worker:starting 1", "worker:crashed 1: it could not be started"]);
+}
+
+#[test]
+fn a_socket_that_cannot_be_holds_the_pool_and_says_why() {
+    let world = World::new();
+    let long = world.folder.path().join("d".repeat(120));
+    let (pool, _processes) = world.pool("good", world.keep(1).socket_directory(long));
+    pool.enqueue(NewUnit::new("a"), "echo hi").unwrap();
+    until("the pool is held", || pool.stats().hold.is_some());
+    let hold = pool.stats().hold.unwrap();
+    assert!(hold.contains("choose a shorter `socket_directory`"), "{hold}");
+    pool.stop(Stop::Drain).unwrap();
+}
+
+/// 002-F12, F33, F34.
+#[test]
+fn one_that_ends_while_it_works_is_a_crash_and_its_unit_is_tried_again_by_another() {
+    let world = World::new();
+    let (pool, _processes) = world.pool("good", world.keep(1));
+    let unit = ask(&pool, "a", "exit 9");
+    assert_eq!((unit.output.as_deref(), unit.attempt_count), (Some("the second time"), 2));
+    let first = world.attempts("a")[0].failure.clone().unwrap();
+    assert_eq!(first.kind.as_str(), "worker_crashed");
+    assert!(first.message.contains("ended with exit code 9 before it had answered"), "{}", first.message);
+    pool.stop(Stop::Drain).unwrap();
+    let events = world.events();
+    assert!(events.iter().any(|event| event.starts_with("worker:crashed 1: it ended with exit code 9")), "{events:?}");
+    assert!(events.contains(&"query:rejected 1: 1.1".to_owned()), "it had not even taken it: {events:?}");
+    world.assert_clean();
+}
+
+#[test]
+fn one_that_is_killed_while_it_works_resolves_its_unit_at_once() {
+    let world = World::new();
+    let (pool, processes) = world.pool("good", world.keep(1));
+    let unit = pool.enqueue(NewUnit::new("a").max_retries(0), "hang").unwrap();
+    world.wait_for("query:streaming 1");
+    let pid = processes.list()[0].process.as_ref().unwrap().pid;
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(pid.cast_signed()).unwrap(),
+        rustix::process::Signal::KILL,
+    )
+    .unwrap();
+    let unit = unit.wait_timeout(LONG).unwrap();
+    assert_eq!(failure(&unit).0, "worker_crashed");
+    assert!(failure(&unit).1.contains("was ended by signal 9"), "{:?}", failure(&unit));
+    assert_eq!(world.messages(&world.attempts("a")[0])[0].text(), "hanging", "what it said is kept");
+    pool.stop(Stop::Drain).unwrap();
+    assert!(world.events().contains(&"query:error 1: 1.1".to_owned()));
+    world.assert_clean();
+}
+
+/// 002-F8.
+#[test]
+fn one_that_ends_while_it_waits_is_a_crash_unless_it_ends_in_order() {
+    for (role, end) in [
+        ("ends in order when idle", "worker:ended 1"),
+        ("ends badly when idle", "worker:crashed 1: it ended with exit code 7"),
+        ("hangs up when idle", "worker:crashed 1: it hung up"),
+    ] {
+        let world = World::new();
+        let (pool, processes) = world.pool(role, world.keep(1));
+        assert_eq!(ask(&pool, "a", "go").output.as_deref(), Some("done"), "{role}");
+        world.wait_for(end);
+        until("its place is free", || processes.list().is_empty());
+        assert_eq!(ask(&pool, "b", "go").status, UnitStatus::Completed, "{role}: another takes its place");
+        pool.stop(Stop::Drain).unwrap();
+        world.assert_clean();
+    }
+}
+
+#[test]
+fn one_that_hangs_up_in_the_middle_of_a_message_keeps_what_was_whole() {
+    let (unit, events, world) = end_of("hangs up in the middle", |keep| keep);
+    assert_eq!(failure(&unit).0, "worker_crashed");
+    let messages = world.messages(&world.attempts("a")[0]);
+    assert_eq!(messages[0].text(), "whole");
+    assert_eq!(messages.len(), 2, "the half is kept as it came: {messages:?}");
+    assert_eq!(of_workers(&events)[3], "worker:crashed 1: it hung up");
+}
+
+#[test]
+fn garbage_costs_no_answer_but_the_worker() {
+    for role in ["garbage", "speaks of another request", "too long"] {
+        let (unit, events, _world) = end_of(role, |keep| keep);
+        assert_eq!(unit.output.as_deref(), Some("done"), "{role}: what was paid for counts");
+        let last = of_workers(&events).split_off(3);
+        let expected = ["worker:idle 1", "worker:shutting_down 1: it is not to be used again"];
+        assert_eq!(last[..2], expected, "{role}: {events:?}");
+    }
+    let (_, _, world) = end_of("garbage", |keep| keep);
+    let kept: Vec<_> = world.messages(&world.attempts("a")[0]).iter().map(workcrew::Message::text).collect();
+    assert_eq!(kept, ["this is no message", "\u{fffd}", "{\"type\":\"complete\"}"]);
+}
+
+#[test]
+fn nothing_but_garbage_or_the_answer_to_another_request_ends_the_worker() {
+    for (role, reason) in [
+        ("nothing but garbage", "a line is no JSON object with a type"),
+        ("another request", "it speaks of a request `another` that it never got"),
+    ] {
+        let (unit, events, _world) = end_of(role, |keep| keep);
+        assert_eq!(failure(&unit).0, "worker_crashed", "{role}");
+        assert_eq!(of_workers(&events)[3], format!("worker:crashed 1: {reason}"), "{role}");
+    }
+}
+
+#[test]
+fn one_that_floods_while_it_waits_is_ended() {
+    for role in ["floods when idle", "chatters when idle"] {
+        let world = World::new();
+        let (pool, processes) = world.pool(role, world.keep(1));
+        assert_eq!(ask(&pool, "a", "go").output.as_deref(), Some("done"), "{role}");
+        world.wait_for("worker:crashed 1");
+        until("its place is free", || processes.list().is_empty());
+        pool.stop(Stop::Drain).unwrap();
+        world.assert_clean();
+    }
+}
+
+/// 002-F14.
+#[test]
+fn one_that_ignores_shutdown_is_killed_and_one_that_only_says_so_too() {
+    let grace = Duration::from_millis(100);
+    let (unit, events, _world) = end_of("ignores shutdown", |keep| keep.shutdown_grace(grace));
+    assert_eq!(unit.status, UnitStatus::Completed);
+    assert_eq!(of_workers(&events).last(), Some(&"worker:ended 1: it had to be killed"));
+    let (unit, events, _world) = end_of("acknowledges and stays", |keep| keep);
+    assert_eq!(unit.status, UnitStatus::Completed);
+    assert_eq!(of_workers(&events).last(), Some(&"worker:ended 1"));
+}
+
+#[test]
+fn after_a_cancel_only_one_that_says_so_goes_on() {
+    for (role, ends) in [
+        ("ignores cancel", "worker:ended 1: it had to be killed"),
+        ("stops and does not say whether it can go on", "worker:ended 1"),
+    ] {
+        let world = World::new();
+        let (pool, _processes) = world.pool(role, world.keep(1));
+        let unit = pool.enqueue(NewUnit::new("a"), "go").unwrap();
+        world.wait_for("query:streaming 1");
+        pool.cancel("a", By::whom("test")).unwrap();
+        assert_eq!(unit.wait_timeout(LONG).unwrap().status, UnitStatus::Cancelled, "{role}");
+        assert_eq!(world.wait_for("worker:shutting_down"), "worker:shutting_down 1: its query was cancelled", "{role}");
+        assert_eq!(world.wait_for("worker:ended"), ends, "{role}");
+        pool.stop(Stop::Drain).unwrap();
+        world.assert_clean();
+    }
+}
+
+#[test]
+fn what_a_worker_still_says_of_a_cancelled_query_is_not_taken_for_the_next() {
+    let world = World::new();
+    let (pool, _processes) = world.pool("says late what it was asked before", world.keep(1));
+    let unit = pool.enqueue(NewUnit::new("a"), "go").unwrap();
+    world.wait_for("query:streaming 1");
+    pool.cancel("a", By::whom("test")).unwrap();
+    assert_eq!(unit.wait_timeout(LONG).unwrap().status, UnitStatus::Cancelled);
+    assert_eq!(ask(&pool, "b", "go").output.as_deref(), Some("done"));
+    pool.stop(Stop::Drain).unwrap();
+    let events = world.events();
+    assert_eq!(of_workers(&events).iter().filter(|event| event.contains("crashed")).count(), 0, "{events:?}");
+    assert!(events.contains(&"query:complete 1: 1.2".to_owned()), "{events:?}");
+    world.assert_clean();
+}
+
+/// 002-F40, F47.
+#[test]
+fn one_that_does_not_say_that_it_is_well_is_taken_for_dead() {
+    let short = Duration::from_millis(50);
+    let often = |keep: Keep| keep.health_interval(short).health_timeout(short);
+    let reason = "worker:crashed 1: it did not say that it is well within 50ms";
+    let (unit, events, _world) = end_of("does not say that it is well", often);
+    assert_eq!(failure(&unit).0, "worker_crashed");
+    assert_eq!(of_workers(&events)[3], reason);
+    let world = World::new();
+    let (pool, processes) = world.pool("is not well when idle", often(world.keep(1)));
+    ask(&pool, "a", "go");
+    world.wait_for(reason);
+    until("its place is free", || processes.list().is_empty());
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
+
+#[test]
+fn one_that_is_well_says_so_while_it_works_and_while_it_waits() {
+    let world = World::new();
+    let keep = world.keep(1).health_interval(Duration::from_millis(50));
+    let (pool, processes) = world.pool("is well", keep);
+    assert_eq!(ask(&pool, "a", "go").output.as_deref(), Some("done"));
+    let well = |uptime: f64| {
+        move |view: &workcrew::executor::warm::ProcessView| view.health.is_some_and(|h| h.uptime == uptime)
+    };
+    until("it has said so again", || processes.list().iter().any(well(4.5)));
+    assert!(world.events().iter().filter(|event| *event == "worker:healthy 1").count() >= 2);
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
+
+/// 002-F21.
+#[test]
+fn one_that_refuses_has_not_taken_it() {
+    let (unit, events, _world) = end_of("refuses", |keep| keep);
+    assert_eq!(failure(&unit), ("worker", "not in the mood"));
+    assert!(events.contains(&"query:rejected 1: 1.1".to_owned()));
+    assert!(of_workers(&events).contains(&"worker:idle 1"));
+}
+
+#[test]
+fn one_that_says_nothing_for_too_long_is_ended_if_there_is_a_limit() {
+    let world = World::new();
+    let command = world.command("good").silence_limit(Duration::from_millis(100));
+    let workers = WorkerProcesses::new(command, world.keep(1)).unwrap();
+    let (builder, _processes) = world.builder(workers);
+    let pool = builder.up();
+    let unit = pool.enqueue(NewUnit::new("a").max_retries(0), "hang").unwrap().wait_timeout(LONG).unwrap();
+    assert_eq!(failure(&unit).0, "silent");
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
