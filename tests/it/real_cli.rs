@@ -4,6 +4,8 @@
 //! bills every answer. So each test says in its prompt what the model does, and knows afterwards what that has cost. Every process has
 //! a mark, and a home of its own with nothing in it: no settings of whoever runs this, no scripts of a login shell.
 
+mod session;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;

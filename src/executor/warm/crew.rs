@@ -424,6 +424,7 @@ impl<D: Dialect> Crew<D> {
     /// Begins nothing any more, ends all that there are, and waits for that: those that are idle have so long to end by themselves, and
     /// so long is waited for those that somebody has.
     pub(super) fn close(&self, grace: Duration) {
+        let grace = grace.min(self.keep.shutdown_grace);
         let mut state = self.lock();
         let keeper = match std::mem::replace(&mut state.phase, Phase::Closed) {
             Phase::Open(keeper) => Some(keeper),

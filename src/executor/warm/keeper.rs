@@ -224,7 +224,9 @@ impl<D: Dialect> Gone<D> {
             Some(words) => process.say(&words),
             None => process.fall_silent(),
         }
-        Gone { process, until: now + grace, stage: Stage::Told }
+        let mut gone = Gone { process, until: now + grace, stage: Stage::Told };
+        gone.hurry();
+        gone
     }
 
     fn killed(mut self, crew: &Crew<D>) -> Gone<D> {
@@ -245,6 +247,14 @@ impl<D: Dialect> Gone<D> {
                 self.die(crew, ProcessChange::Ended, false);
                 (self.stage, self.until) = (Stage::Killed, Instant::now() + UNTIL_GONE);
             }
+        }
+        self.hurry();
+    }
+
+    /// Who has hung up hears nothing any more: it has a moment to be gone.
+    fn hurry(&mut self) {
+        if self.stage == Stage::Told && self.process.has_hung_up() {
+            self.until = self.until.min(Instant::now() + AFTER_ACK);
         }
     }
 

@@ -188,7 +188,12 @@ impl<Memory> WarmProcess<Memory> {
 
     /// Whether it has ended, or cannot be heard any more.
     pub(super) fn is_lost(&self) -> bool {
-        self.leader.is_some() || self.is_gone || self.connection() == ConnectionState::Disconnected
+        self.has_ended() || self.has_hung_up()
+    }
+
+    /// Whether it cannot be heard any more.
+    pub(super) fn has_hung_up(&self) -> bool {
+        self.connection() == ConnectionState::Disconnected
     }
 
     /// Whether its end is known: how its leader ended, or that all of it is gone.

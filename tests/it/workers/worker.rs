@@ -116,9 +116,14 @@ impl Hand {
         self.tell(&json!({ "type": "complete", "requestId": id, "result": { "output": "done" } }));
     }
 
-    /// Does nothing but hear what it is told, for ever.
+    /// Does nothing but end when it is told to.
     fn hear_out(mut self) -> ! {
-        while self.lines.next().is_some() {}
+        while let Some(Ok(line)) = self.lines.next() {
+            if line.contains("shutdown") {
+                self.tell(&json!({ "type": "shutdown_ack" }));
+                break;
+            }
+        }
         exit(0);
     }
 }
