@@ -2,6 +2,7 @@
 
 mod crew;
 mod documented;
+mod python;
 mod worker;
 
 use std::sync::mpsc::{Receiver, channel};
