@@ -143,6 +143,26 @@ fn conversations_keep_to_their_workers_and_go_on_elsewhere_when_one_breaks() {
 }
 
 #[test]
+fn processes_that_stay_alive_remember_their_sessions_whatever_they_are_written_in() {
+    let folder = folder();
+    let by_python_if_there_is_one = printed(&mut example("warm_workers", folder.path()));
+    let by_itself = printed(example("warm_workers", folder.path()).env("PATH", ""));
+    assert!(by_itself.starts_with("there is no program `python3` on the path"), "{by_itself}");
+    for told in [by_python_if_there_is_one, by_itself] {
+        for expected in [
+            "process 1 has had ",
+            " has heard 3 of them, for $0.000045\n",
+            "26 completed, 0 failed, 0 cancelled; 26 attempts (0 retried), $0.00117",
+            "\n0 processes are left\n",
+        ] {
+            assert!(told.contains(expected), "{told}");
+        }
+        assert_eq!(told.matches("worker:starting ").count(), told.matches("worker:ended ").count(), "{told}");
+        assert!(!told.contains("it had to be killed"), "{told}");
+    }
+}
+
+#[test]
 fn several_programs_share_a_job_and_take_over_what_one_that_is_killed_leaves() {
     // 003-F1, 003-F3, 003-F62
     let told = printed(&mut example("many_processes", folder().path()));

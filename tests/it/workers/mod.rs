@@ -2,7 +2,9 @@
 
 mod claude;
 mod crew;
+mod documented;
 mod hostile;
+mod python;
 mod worker;
 
 use std::sync::mpsc::{Receiver, channel};
