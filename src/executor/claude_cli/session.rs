@@ -207,6 +207,7 @@ impl Dialect for Session {
         &self,
         memory: &mut Memory,
         _request_id: &str,
+        _grace: Duration,
         call: &Call<'_>,
     ) -> Result<(Vec<u8>, ClaudeQuery), ExecuteError> {
         if call.prompt().trim().is_empty() {

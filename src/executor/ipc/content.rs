@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `{"role": "assistant", "parts": [...]}` | a [`Message`] of the conversation |
 //! | `{"type": "text", "text": ...}`, and every other [`Part`] by itself: `thinking`, `tool_use`, `tool_result`, `image`, `other` | a message of one part: of the tool's if it is a `tool_result`, else of the model's |
-//! | `{"type": "assistant", "text": ...}`, also `user` and `system` | a message of one text |
+//! | `{"type": "assistant", "text": ...}`, also `user`, `system` and `tool` | a message of one text |
 //! | `{"type": "partial", "text": ...}` | the text so far of a message that is still being written |
 //! | `{"type": "usage", "charge": {...}}` | what was used of a model so far, as a [`Charge`] |
 //! | `{"type": "checkpoint", "value": ...}` | what the next attempt starts from |

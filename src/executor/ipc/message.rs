@@ -126,8 +126,8 @@ pub enum WorkerMessage {
         /// The [kind](crate::executor::kinds) of failure (`worker`).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         kind: Option<String>,
-        /// What is to follow (another attempt).
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        /// What is to follow (another attempt, also where it is nothing that is known here).
+        #[serde(default, deserialize_with = "if_known", skip_serializing_if = "Option::is_none")]
         then: Option<Follow>,
         /// What came of it all the same, such as what it cost.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -220,6 +220,12 @@ impl From<Follow> for Then {
             Follow::HoldUntil(time) => Then::Hold { until: Some(time) },
         }
     }
+}
+
+/// What is to follow, unless it is of a later version.
+fn if_known<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Follow>, D::Error> {
+    let value = Value::deserialize(deserializer)?;
+    Ok(serde_json::from_value(value).ok())
 }
 
 /// A line that is no message.
@@ -436,6 +442,8 @@ mod tests {
         }
         let deep = format!(r#"{{"type":"ready","x":{}{}}}"#, "[".repeat(100_000), "]".repeat(100_000));
         assert!(WorkerMessage::from_line(deep.as_bytes()).is_err(), "too deep to be read");
+        let later = br#"{"type":"error","requestId":"1.1","error":"x","then":"wait_and_see"}"#;
+        assert!(matches!(WorkerMessage::from_line(later), Ok(Some(WorkerMessage::Error { then: None, .. }))));
         let unknown = br#"{"type":"tomorrow","requestId":7}"#;
         assert_eq!(WorkerMessage::from_line(unknown).unwrap(), None);
         assert!(WorkerMessage::from_line(b"{\"type\":\"ready\"}\r").unwrap().is_some(), "an end of line of two bytes");

@@ -182,6 +182,7 @@ impl Dialect for Protocol {
         &self,
         _memory: &mut Option<String>,
         request_id: &str,
+        grace: Duration,
         call: &Call<'_>,
     ) -> Result<(Vec<u8>, WorkerQuery), ExecuteError> {
         let unit = call.unit();
@@ -196,7 +197,7 @@ impl Dialect for Protocol {
             session: call.resume_session().map(str::to_owned),
             checkpoint: call.last_checkpoint().cloned(),
             timeout_ms: milliseconds(call.time_left()).unsigned_abs(),
-            grace_ms: milliseconds(call.grace()).unsigned_abs(),
+            grace_ms: milliseconds(grace).unsigned_abs(),
         };
         let request_id = request_id.to_owned();
         let line = ParentMessage::Query { request_id: request_id.clone(), payload: Box::new(payload) }.to_line();
@@ -215,7 +216,7 @@ impl Dialect for Protocol {
     fn control(&self, line: Line<'_>) -> Control {
         match said(line) {
             Said::Else(control) => control,
-            Said::TooLong(fault) => Control::Fault(fault),
+            Said::TooLong(fault) | Said::BadEnd(fault) => Control::Fault(fault),
             // What a query still had to say when it was cancelled may come late.
             Said::OfQuery(message) if request_of(&message).contains('.') => Control::Nothing,
             Said::OfQuery(message) => {

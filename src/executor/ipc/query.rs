@@ -1,6 +1,7 @@
 //! One query, as its parent hears it.
 
-use super::message::{WorkerMessage, work_result};
+use super::message::worker_types::{COMPLETE, ERROR};
+use super::message::{BadMessage, WorkerMessage, work_result};
 use super::{Content, QueryChange, QueryState};
 use crate::executor::agent_cli::unread;
 use crate::executor::process::{How, Line, Reason};
@@ -26,6 +27,8 @@ pub(super) enum Said {
     Else(Control),
     /// More than a message may have.
     TooLong(String),
+    /// How a query ended, in a form that makes no sense.
+    BadEnd(String),
 }
 
 /// Makes sense of a line.
@@ -47,7 +50,13 @@ pub(super) fn said(line: Line<'_>) -> Said {
         Ok(None) => Said::Else(Control::Nothing),
         Err(bad) => {
             let cause = std::error::Error::source(&bad).map(|cause| format!(": {cause}")).unwrap_or_default();
-            Said::Else(Control::Fault(format!("{bad}{cause}")))
+            let fault = format!("{bad}{cause}");
+            match bad {
+                BadMessage::Malformed { message_type, .. } if [COMPLETE, ERROR].contains(&message_type.as_str()) => {
+                    Said::BadEnd(fault)
+                }
+                _ => Said::Else(Control::Fault(fault)),
+            }
         }
     }
 }
@@ -152,6 +161,10 @@ impl Query<Option<String>> for WorkerQuery {
                     Heard::Control(Control::Fault(fault))
                 };
             }
+            Said::BadEnd(fault) => {
+                call.message(unread(line));
+                return Heard::Broken(fault);
+            }
             Said::Else(control) => {
                 if matches!(control, Control::Fault(_)) {
                     call.message(unread(line));
@@ -173,6 +186,10 @@ impl Query<Option<String>> for WorkerQuery {
             WorkerMessage::Complete { .. } | WorkerMessage::Error { .. } => Heard::Broken(fault),
             _ => Heard::Control(Control::Fault(fault)),
         }
+    }
+
+    fn cancel(&mut self) {
+        self.change(QueryChange::Cancel);
     }
 
     fn state(&self) -> Option<QueryState> {

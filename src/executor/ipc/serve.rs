@@ -300,13 +300,17 @@ fn begin(desk: &Desk, request_id: String, query: Box<Query>, give: &Sender<Task>
 }
 
 fn cancel(desk: &Desk, request_id: &str) {
-    let current = desk.state().current.as_ref().map(|current| (current.request_id.clone(), current.cancel.clone()));
-    match current {
-        Some((current, cancel)) if current == request_id => {
-            cancel.cancel(CancelReason::Requested);
+    let state = desk.state();
+    match &state.current {
+        // Under the lock: whoever ends the query then sees it, and says whether it can go on.
+        Some(current) if current.request_id == request_id => {
+            current.cancel.cancel(CancelReason::Requested);
         }
         // It was over before that was heard; the parent waits to hear whether the worker can go on.
-        Some(_) | None => desk.say(&WorkerMessage::Ready),
+        Some(_) | None => {
+            drop(state);
+            desk.say(&WorkerMessage::Ready);
+        }
     }
 }
 

@@ -266,21 +266,21 @@ impl<D: Dialect> Crew<D> {
         member.face.see(&process);
         member.face.active_request_id = None;
         let is_to_end = member.is_to_end || matches!(state.phase, Phase::Closed | Phase::Over);
-        match fate {
-            Fate::Idle if !is_to_end => {
-                state.lay_down(process);
-                self.deal(&mut state);
-                drop(state);
-                self.bell.ring();
-            }
-            Fate::Idle => {
-                self.see_off(state, process, Leave::ShutDown { why: Why::Stopped, grace: self.keep.shutdown_grace })
-            }
-            Fate::ShutDown(why) => {
-                self.see_off(state, process, Leave::ShutDown { why, grace: self.keep.shutdown_grace })
-            }
-            Fate::Dead => self.see_off(state, process, Leave::Kill),
+        let shut_down = |why| Some(Leave::ShutDown { why, grace: self.keep.shutdown_grace });
+        let leaves = match fate {
+            Fate::Idle if !is_to_end => None,
+            Fate::Idle => shut_down(Why::Stopped),
+            Fate::ShutDown(why) => shut_down(why),
+            Fate::Dead => Some(Leave::Kill),
+        };
+        if let Some(how) = leaves {
+            self.see_off(state, process, how);
+            return;
         }
+        state.lay_down(process);
+        self.deal(&mut state);
+        drop(state);
+        self.bell.ring();
     }
 
     /// Gives a process to the keeper, who sees it off; if there is none any more it is killed here.

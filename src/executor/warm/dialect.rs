@@ -68,7 +68,7 @@ pub(in crate::executor) trait Dialect: Send + Sync + Sized + 'static {
     /// A process was started for a call.
     fn remember_start(&self, memory: &mut Self::Memory, call: &Call<'_>);
 
-    /// Asks: what is to be said, and what makes sense of the answers.
+    /// Asks: what is to be said, and what makes sense of the answers. If it is to stop it has so long.
     ///
     /// # Errors
     ///
@@ -77,6 +77,7 @@ pub(in crate::executor) trait Dialect: Send + Sync + Sized + 'static {
         &self,
         memory: &mut Self::Memory,
         request_id: &str,
+        grace: Duration,
         call: &Call<'_>,
     ) -> Result<(Vec<u8>, Self::Query), ExecuteError>;
 
@@ -179,6 +180,9 @@ pub(in crate::executor) trait Query<Memory> {
     fn written_files(&self) -> Vec<String> {
         Vec::new()
     }
+
+    /// It was told to stop.
+    fn cancel(&mut self) {}
 
     /// How long it may say nothing now, whatever it may otherwise.
     fn patience(&self) -> Option<Duration> {

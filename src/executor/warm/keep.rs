@@ -11,6 +11,12 @@ use super::{Eviction, ProcessEvent};
 /// No limit is longer than that.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3_600);
 
+/// How much longer than it should a process may live if the host cannot end it.
+const BEYOND: Duration = Duration::from_secs(5);
+
+/// Hears what becomes of processes.
+type Observer = Arc<dyn Fn(&ProcessEvent<'_>) + Send + Sync>;
+
 /// How processes are kept alive between units.
 ///
 /// ```
@@ -32,7 +38,7 @@ pub struct Keep {
     pub(super) inactivity_limit: Duration,
     pub(super) max_age: Duration,
     pub(super) socket_directory: Option<PathBuf>,
-    pub(super) observer: Option<Arc<dyn Fn(&ProcessEvent<'_>) + Send + Sync>>,
+    pub(super) observer: Option<Observer>,
 }
 
 /// A setting that makes no sense.
@@ -139,6 +145,11 @@ impl Keep {
     pub fn observer(mut self, observer: impl Fn(&ProcessEvent<'_>) + Send + Sync + 'static) -> Keep {
         self.observer = Some(Arc::new(observer));
         self
+    }
+
+    /// How long a process may live that waits for something to do, if the host cannot end it.
+    pub(super) fn idle_limit(&self) -> Duration {
+        self.inactivity_limit + self.shutdown_grace + BEYOND
     }
 
     /// Refuses what makes no sense.

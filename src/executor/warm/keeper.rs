@@ -114,6 +114,7 @@ pub(super) fn take_note<D: Dialect>(crew: &Crew<D>, process: &mut WarmProcess<D:
         Control::Health(health) => {
             process.health_asked_at = None;
             process.health = Some(health);
+            crew.show(process.number, |face| face.health = Some(health));
             crew.tell(&ProcessEvent::Healthy { number: process.number, health });
         }
         Control::ShutdownAck => process.misbehaves("it says that it ends, though nobody told it to".to_owned()),

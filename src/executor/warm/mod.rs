@@ -5,7 +5,7 @@
 //! How that is done is said with [`Keep`]; what becomes of each is told as [`ProcessEvent`]s, and how they are now by [`Processes`].
 //!
 //! ```text
-//!   an attempt wants a process ──▶ crew ──▶ one that is there, or a place to start one      (drive)
+//!   an attempt wants a process ──▶ crew ──▶ one that is there, or a place to start one      (start, drive)
 //!        │                          ▲
 //!        └──▶ asks it, hears it ────┘ gives it back ──▶ looked after, told to end, seen off  (keeper)
 //! ```
@@ -17,7 +17,9 @@
 //! | `process` | one process: its tree, the way to speak to it |
 //! | `crew` | who has which process, and who waits for one |
 //! | `eviction` | who has to go |
-//! | `drive` | one call, from the wait for a process to what becomes of it afterwards |
+//! | `start` | how an attempt comes to a process |
+//! | `drive` | one call, from there to its end |
+//! | `held` | a process in the hands of an attempt, and what becomes of it afterwards |
 //! | `keeper` | the thread that looks after those that nobody has |
 //! | `event` | what is told |
 //!
@@ -29,9 +31,11 @@ mod dialect;
 mod drive;
 mod event;
 mod eviction;
+mod held;
 mod keep;
 mod keeper;
 mod process;
+mod start;
 
 use std::fmt;
 use std::sync::{Arc, Weak};

@@ -71,6 +71,7 @@ pub(super) struct WarmProcess<Memory> {
     pub(super) unasked_bytes: usize,
     /// When it was seen to have hung up or ended.
     pub(super) lost_at: Option<Instant>,
+    bell: Arc<Bell>,
     tree: Tree,
     door: Option<Door>,
     speech: Option<Arc<OwnedFd>>,
@@ -126,6 +127,7 @@ impl<Memory: Default> WarmProcess<Memory> {
             faults: 0,
             unasked_bytes: 0,
             lost_at: None,
+            bell: Arc::new(Bell::new()?),
             tree,
             door,
             speech,
@@ -176,6 +178,11 @@ impl<Memory> WarmProcess<Memory> {
     /// The line to whoever ends it.
     pub(super) fn line(&self) -> TreeLine {
         self.tree.line.clone()
+    }
+
+    /// Wakes whoever waits for it.
+    pub(super) fn bell(&self) -> Arc<Bell> {
+        Arc::clone(&self.bell)
     }
 
     pub(super) fn connection(&self) -> ConnectionState {
@@ -381,11 +388,15 @@ impl<Memory> WarmProcess<Memory> {
     /// What its end looks like, for people.
     pub(super) fn obituary(&self, when: &str) -> String {
         let exit = self.exit(How::Signalled(libc::SIGKILL));
-        let how = match (self.leader, exit.how) {
-            (None, _) if !self.is_gone => "it hung up".to_owned(),
-            (_, How::Exited(code)) => format!("it ended with exit code {code}"),
-            (_, How::Signalled(signal)) => format!("it was ended by signal {signal}"),
-            (_, How::Ended(_)) => "it was ended".to_owned(),
+        let ended = match self.leader {
+            Some(Word::Exited(status) | Word::Ended(status)) => how_of(status),
+            Some(Word::Gone) | None => exit.how,
+        };
+        let how = match ended {
+            _ if !self.has_ended() => "it hung up".to_owned(),
+            How::Exited(code) => format!("it ended with exit code {code}"),
+            How::Signalled(signal) => format!("it was ended by signal {signal}"),
+            How::Ended(_) => "it was ended".to_owned(),
         };
         let complaint = exit.stderr_text();
         if complaint.is_empty() { format!("{how}{when}") } else { format!("{how}{when}: {complaint}") }
@@ -404,6 +415,20 @@ pub(super) fn wait(watched: &[(Descriptor, PollFlags)], until: Option<Instant>) 
         Err(error) => log::warn!("processes could not be waited for: {error}"),
     }
     polled.iter().map(|polled| !polled.revents().is_empty()).collect()
+}
+
+/// Waits until something happens to a process, or somebody rings; where it did.
+pub(super) fn happens<Memory>(process: &WarmProcess<Memory>, until: Option<Instant>) -> Vec<Source> {
+    let bell = process.bell();
+    let (mut sources, mut watched): (Vec<Source>, Vec<(Descriptor, PollFlags)>) = (Vec::new(), Vec::new());
+    for (source, descriptor, flags) in process.sources() {
+        sources.push(source);
+        watched.push((descriptor, flags));
+    }
+    watched.push((bell.sound(), PollFlags::IN));
+    let happened = wait(&watched, until);
+    bell.hush();
+    sources.into_iter().zip(happened).filter(|(_, happened)| *happened).map(|(source, _)| source).collect()
 }
 
 enum Read {

@@ -1,6 +1,7 @@
 //! Workers that do as they are told: what is asked and said, whom a unit goes to, who has to go, and how all of it ends.
 
 use serde_json::json;
+use workcrew::clock::ManualClock;
 use workcrew::executor::warm::Eviction;
 use workcrew::ipc::{ConnectionState, ProcessState};
 use workcrew::repository::By;
@@ -247,7 +248,9 @@ fn one_that_does_not_stop_in_time_is_ended_and_so_is_one_whose_time_is_up() {
     let world = World::new();
     let (builder, _processes) =
         world.builder(world.workers("good", world.keep(1).cancel_grace(Duration::from_millis(50))));
-    let pool = builder.up();
+    let clock = ManualClock::new();
+    // A test that lets a timeout pass in a moment is not about leases.
+    let pool = builder.clock(clock.clone()).lease(Duration::from_secs(30 * 24 * 3_600)).up();
     let unit = pool.enqueue(NewUnit::new("a"), "hang").unwrap();
     world.wait_for("query:streaming 1");
     pool.cancel("a", By::whom("test")).unwrap();
@@ -261,8 +264,10 @@ fn one_that_does_not_stop_in_time_is_ended_and_so_is_one_whose_time_is_up() {
             "worker:ended 1: it had to be killed"
         ]
     );
-    let short = NewUnit::new("b").timeout(Duration::from_millis(100)).max_retries(0);
-    let unit = pool.enqueue(short, "hang").unwrap().wait_timeout(LONG).unwrap();
+    let unit = pool.enqueue(NewUnit::new("b").max_retries(0), "hang").unwrap();
+    world.wait_for("query:streaming 2");
+    clock.advance(Duration::from_secs(600));
+    let unit = unit.wait_timeout(LONG).unwrap();
     assert_eq!((unit.status, unit.failure.unwrap().kind.as_str()), (UnitStatus::Failed, "timed_out"));
     assert_eq!(world.messages(&world.attempts("b")[0])[0].text(), "hanging");
     pool.stop(Stop::Drain).unwrap();

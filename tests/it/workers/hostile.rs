@@ -159,13 +159,14 @@ fn garbage_costs_no_answer_but_the_worker() {
     }
     let (_, _, world) = end_of("garbage", |keep| keep);
     let kept: Vec<_> = world.messages(&world.attempts("a")[0]).iter().map(workcrew::Message::text).collect();
-    assert_eq!(kept, ["this is no message", "\u{fffd}", "{\"type\":\"complete\"}"]);
+    assert_eq!(kept, ["this is no message", "\u{fffd}", "{\"type\":\"session\"}"]);
 }
 
 #[test]
 fn nothing_but_garbage_or_the_answer_to_another_request_ends_the_worker() {
     for (role, reason) in [
         ("nothing but garbage", "a line is no JSON object with a type"),
+        ("an answer that makes no sense", "a message of type `complete` is malformed: missing field `result`"),
         ("another request", "it speaks of a request `another` that it never got"),
     ] {
         let (unit, events, _world) = end_of(role, |keep| keep);
@@ -267,6 +268,18 @@ fn one_that_is_well_says_so_while_it_works_and_while_it_waits() {
     world.assert_clean();
 }
 
+#[test]
+fn one_that_has_just_ended_costs_the_next_unit_no_attempt() {
+    let world = World::new();
+    let (pool, _processes) = world.pool("ends in order when idle", world.keep(1));
+    for number in 0..20 {
+        let unit = ask(&pool, &number.to_string(), "go");
+        assert_eq!((unit.output.as_deref(), unit.attempt_count), (Some("done"), 1), "{number}");
+    }
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
+
 /// 002-F21.
 #[test]
 fn one_that_refuses_has_not_taken_it() {
@@ -277,10 +290,11 @@ fn one_that_refuses_has_not_taken_it() {
 }
 
 #[test]
-fn one_that_says_nothing_for_too_long_is_ended_if_there_is_a_limit() {
+fn one_that_says_nothing_for_too_long_is_ended_if_there_is_a_limit_however_well_it_is() {
     let world = World::new();
-    let command = world.command("good").silence_limit(Duration::from_millis(100));
-    let workers = WorkerProcesses::new(command, world.keep(1)).unwrap();
+    let command = world.command("good").silence_limit(Duration::from_millis(300));
+    let keep = world.keep(1).health_interval(Duration::from_millis(50));
+    let workers = WorkerProcesses::new(command, keep).unwrap();
     let (builder, _processes) = world.builder(workers);
     let pool = builder.up();
     let unit = pool.enqueue(NewUnit::new("a").max_retries(0), "hang").unwrap().wait_timeout(LONG).unwrap();

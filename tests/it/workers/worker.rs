@@ -174,8 +174,13 @@ fn by_hand(role: &str) {
         }
         "garbage" => {
             let id = hand.query();
-            hand.say("this is no message\n\n\u{fffd}\n{\"type\":\"complete\"}\n{\"type\":\"tomorrow\"}\n");
+            hand.say("this is no message\n\n\u{fffd}\n{\"type\":\"session\"}\n{\"type\":\"tomorrow\"}\n");
             hand.complete(&id);
+            hand.hear_out();
+        }
+        "an answer that makes no sense" => {
+            let id = hand.query();
+            hand.tell(&json!({ "type": "complete", "requestId": id }));
             hand.hear_out();
         }
         "nothing but garbage" => {
