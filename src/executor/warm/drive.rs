@@ -179,6 +179,10 @@ impl<'a, D: Dialect> Drive<'a, D> {
             }
             tell_change(&crew, number, request_id, query_state, query.state());
         });
+        if spoke_at.is_some_and(|at| process.health_asked_at.is_some_and(|asked_at| at >= asked_at)) {
+            // Who speaks lives.
+            process.health_asked_at = None;
+        }
         if !words.is_empty() {
             process.say(&words);
         }
