@@ -76,11 +76,11 @@ fn when_a_host_is_killed_nothing_of_its_commands_is_left() {
 }
 
 /// Stops a host where it does not keep everybody else from writing: that would be another test.
-fn stop_outside_of_a_transaction(world: &World, host: &Child) {
+pub(crate) fn stop_outside_of_a_transaction(repository: &SqliteRepository, host: &Child) {
     loop {
         host.signal(Signal::STOP);
         host.wait_until_stopped();
-        match world.repository.create_job(&NewJob::named("can be written")) {
+        match repository.create_job(&NewJob::named("can be written")) {
             Ok(_) => return,
             Err(RepositoryError::Busy) => host.signal(Signal::CONT),
             Err(error) => panic!("{error}"),
@@ -97,7 +97,7 @@ fn the_agent_of_a_stopped_host_is_ended_before_the_next_attempt_begins_in_its_wo
     world.repository.queue_unit(world.job, &unit).unwrap();
     let mut host = start(&world, stays);
     host.wait_for("all are up");
-    stop_outside_of_a_transaction(&world, &host);
+    stop_outside_of_a_transaction(&world.repository, &host);
     let looks = "if kill -0 $(cat agent) 2> /dev/null; then echo '\"two at once\"'; else echo '\"alone\"'; fi";
     let executor = world.script(looks).ndjson();
     let pool = WorkPool::builder(world.job, executor, world.repository.clone())

@@ -5,7 +5,7 @@
 mod agents;
 mod floods;
 mod hostile;
-mod killed;
+pub(crate) mod killed;
 mod said;
 
 use std::path::Path;

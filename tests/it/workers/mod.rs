@@ -4,6 +4,7 @@ mod claude;
 mod crew;
 mod documented;
 mod hostile;
+mod hosts;
 mod python;
 mod worker;
 
