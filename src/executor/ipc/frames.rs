@@ -99,6 +99,7 @@ mod tests {
         found
     }
 
+    /// 002-F36.
     #[test]
     fn blank_lines_split_characters_several_at_once_and_a_last_line_without_an_end() {
         let snow = "{\"text\":\"❄\"}".as_bytes();

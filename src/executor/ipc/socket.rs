@@ -254,6 +254,7 @@ mod tests {
         fs::metadata(path).unwrap().mode() & 0o777
     }
 
+    /// 002-F35.
     #[test]
     fn the_directory_and_the_socket_are_this_users_alone_and_the_socket_goes_with_the_door() {
         let folder = tempfile::tempdir().unwrap();
