@@ -185,9 +185,9 @@ fn spawn<D: Dialect>(
     };
     let limit = crew.keep.ready_timeout + BEYOND_THE_CALL;
     let times = Times { grace: crew.keep.kill_grace, limit };
-    let started = WarmProcess::start(number, command.clone(), D::REACH, door, times);
+    let started = WarmProcess::start(number, command.clone(), D::REACH, door, times, &call.boot_id());
     let process = started.map_err(|error| failed(process::not_started(&command, error)))?;
-    let (line, known) = (process.line(), process.process(&call.boot_id()));
+    let (line, known) = (process.line(), process.process.clone());
     crew.show(number, |face| {
         face.see(&process);
         (face.line, face.process) = (Some(line), Some(known));
@@ -299,7 +299,7 @@ impl<'a, D: Dialect> Drive<'a, D> {
             face.active_request_id = Some(request_id.clone());
         });
         crew.tell(&ProcessEvent::Busy { number: process.number, request_id: &request_id });
-        call.child_started(process.process(&call.boot_id()));
+        call.child_started(process.process.clone());
         let leash = Leash::new(process.line(), call.time_left().saturating_add(call.grace() + BEYOND_THE_CALL));
         process.say(&words);
         Ok(Drive {

@@ -52,6 +52,8 @@ pub(super) struct WarmProcess<Memory> {
     pub(super) number: u64,
     pub(super) state: ProcessState,
     pub(super) memory: Memory,
+    /// The process and who ends it, as others can find them. Looked up when it has just been started: later its number may be another's.
+    pub(super) process: Process,
     pub(super) created_at: Instant,
     pub(super) last_activity: Instant,
     pub(super) queries_processed: u64,
@@ -93,6 +95,7 @@ impl<Memory: Default> WarmProcess<Memory> {
         reach: Reach,
         door: Option<Door>,
         times: Times,
+        boot_id: &str,
     ) -> io::Result<WarmProcess<Memory>> {
         if let Some(door) = &door {
             command.environment.set(SOCKET_VARIABLE, door.path());
@@ -110,6 +113,7 @@ impl<Memory: Default> WarmProcess<Memory> {
             number,
             state: ProcessState::Starting,
             memory: Memory::default(),
+            process: tree.process(boot_id).shared(),
             created_at: now,
             last_activity: now,
             queries_processed: 0,
@@ -151,11 +155,6 @@ impl<Memory> WarmProcess<Memory> {
     pub(super) fn misbehaves(&mut self, fault: String) {
         self.faults = self.faults.saturating_add(1);
         self.fault.get_or_insert(fault);
-    }
-
-    /// The process and who ends it, as others can find them.
-    pub(super) fn process(&self, boot_id: &str) -> Process {
-        self.tree.process(boot_id).shared()
     }
 
     /// The line to whoever ends it.
