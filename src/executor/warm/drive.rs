@@ -8,7 +8,7 @@ use rustix::event::PollFlags;
 use super::crew::{Crew, Fate, Grant, UNTIL_GONE};
 use super::dialect::{Afterwards, Control, Dialect, End, Heard, Query, Reach};
 use super::keeper::{UNTIL_KNOWN, ask_for_health, crash, take_note};
-use super::process::{Bell, Descriptor, Leash, Source, WarmProcess, wait};
+use super::process::{Descriptor, Leash, Source, WarmProcess, wait};
 use super::{ProcessEvent, Why};
 use crate::executor::ipc::socket::SocketDirectory;
 use crate::executor::ipc::{ProcessChange, ProcessState, QueryChange, QueryState};
@@ -123,19 +123,15 @@ fn acquire<D: Dialect>(crew: &Arc<Crew<D>>, call: &Call<'_>) -> Result<Held<D>, 
 fn start<D: Dialect>(held: &mut Held<D>, command: ChildCommand, call: &Call<'_>) -> Result<(), ExecuteError> {
     let crew = Arc::clone(&held.crew);
     let mut process = spawn(held, command, call)?;
-    let bell = Bell::new().map_err(not_asked)?;
-    let (line, ring) = (process.line(), Arc::new(bell));
-    let _wakes = {
-        let ring = Arc::clone(&ring);
-        call.cancel_token().on_cancel(move || {
-            line.end();
-            ring.ring();
-        })
-    };
+    let (line, bell) = (process.line(), Arc::clone(&process.bell));
+    let _wakes = call.cancel_token().on_cancel(move || {
+        line.end();
+        bell.ring();
+    });
     let until = Instant::now() + crew.keep.ready_timeout;
     let mut is_ready = D::REACH == Reach::Pipes;
     while !is_ready {
-        for source in happens(&process, &ring, Some(until)) {
+        for source in happens(&process, Some(until)) {
             let mut controls = Vec::new();
             process.attend(source, &mut |line: Line<'_>| controls.push(crew.dialect.control(line)));
             is_ready |= controls.contains(&Control::Ready);
@@ -225,20 +221,18 @@ fn not_up<D: Dialect>(
     error.kind(kinds::WORKER_NOT_READY)
 }
 
-fn not_asked(error: std::io::Error) -> ExecuteError {
-    ExecuteError::retry("a process could not be asked").kind(kinds::NOT_STARTED).source(error)
-}
-
 /// Waits until something happens to a process, or somebody rings; where it did.
-fn happens<Memory>(process: &WarmProcess<Memory>, bell: &Bell, until: Option<Instant>) -> Vec<Source> {
+fn happens<Memory>(process: &WarmProcess<Memory>, until: Option<Instant>) -> Vec<Source> {
     let (mut sources, mut watched): (Vec<Source>, Vec<(Descriptor, PollFlags)>) = (Vec::new(), Vec::new());
     for (source, descriptor, flags) in process.sources() {
         sources.push(source);
         watched.push((descriptor, flags));
     }
-    watched.push((bell.sound(), PollFlags::IN));
+    watched.push((process.bell.sound(), PollFlags::IN));
     let happened = wait(&watched, until);
-    bell.hush();
+    if happened.last() == Some(&true) {
+        process.bell.hush();
+    }
     sources.into_iter().zip(happened).filter(|(_, happened)| *happened).map(|(source, _)| source).collect()
 }
 
@@ -251,7 +245,6 @@ struct Drive<'a, D: Dialect> {
     query_state: Option<QueryState>,
     request_id: String,
     leash: Arc<Leash>,
-    bell: Arc<Bell>,
     asked_at: Instant,
     has_spoken: bool,
     /// When it was told to stop.
@@ -280,7 +273,6 @@ impl<'a, D: Dialect> Drive<'a, D> {
     /// Asks a process.
     fn begin(mut held: Held<D>, call: &'a Call<'a>) -> Result<Drive<'a, D>, ExecuteError> {
         let now = Instant::now();
-        let bell = Arc::new(Bell::new().map_err(not_asked)?);
         let crew = Arc::clone(&held.crew);
         let process = held.process_mut();
         let request_id = format!("{}.{}", process.number, process.queries_processed + 1);
@@ -309,7 +301,6 @@ impl<'a, D: Dialect> Drive<'a, D> {
             query,
             request_id,
             leash: Arc::new(leash),
-            bell,
             asked_at: now,
             has_spoken: false,
             cancelled_at: None,
@@ -321,8 +312,8 @@ impl<'a, D: Dialect> Drive<'a, D> {
 
     /// Hears the process out; gives what came of it, and the files that it says to have written.
     fn run(mut self) -> (Result<WorkResult, ExecuteError>, Vec<String>) {
-        let (leash, bell, limit) =
-            (Arc::clone(&self.leash), Arc::clone(&self.bell), self.cancel_grace() + BEYOND_THE_GRACE);
+        let (leash, bell) = (Arc::clone(&self.leash), Arc::clone(&self.held.process().bell));
+        let limit = self.cancel_grace() + BEYOND_THE_GRACE;
         // It is to stop also if this thread is kept by something else.
         let ends_with_the_call = self.call.cancel_token().on_cancel(move || {
             leash.shorten(limit);
@@ -345,7 +336,7 @@ impl<'a, D: Dialect> Drive<'a, D> {
     /// Waits until something happens, and sees to it.
     fn step(&mut self) {
         let until = self.next_time();
-        for source in happens(self.held.process(), &self.bell, until) {
+        for source in happens(self.held.process(), until) {
             self.attend(source);
         }
         if self.cancelled_at.is_none() && self.call.is_cancelled() {
@@ -501,7 +492,7 @@ impl<'a, D: Dialect> Drive<'a, D> {
         let until = Instant::now() + UNTIL_GONE.min(self.call.grace() / 3);
         self.held.process().kill();
         while !self.held.process().is_gone() && Instant::now() < until {
-            for source in happens(self.held.process(), &self.bell, Some(until)) {
+            for source in happens(self.held.process(), Some(until)) {
                 self.attend(source);
             }
         }

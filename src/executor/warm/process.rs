@@ -68,6 +68,8 @@ pub(super) struct WarmProcess<Memory> {
     pub(super) faults: u32,
     /// When it was seen to have hung up or ended.
     pub(super) lost_at: Option<Instant>,
+    /// Wakes the thread of an attempt that has it.
+    pub(super) bell: Arc<Bell>,
     tree: Tree,
     door: Option<Door>,
     speech: Option<Arc<OwnedFd>>,
@@ -100,6 +102,7 @@ impl<Memory: Default> WarmProcess<Memory> {
         if let Some(door) = &door {
             command.environment.set(SOCKET_VARIABLE, door.path());
         }
+        let bell = Arc::new(Bell::new()?);
         let mut tree = Tree::spawn(&command, times)?;
         let stdin = tree.stdin.take().map(|stdin| quiet(stdin.into())).transpose()?;
         let stdout = tree.stdout.take().map(|stdout| quiet(stdout.into())).transpose()?;
@@ -123,6 +126,7 @@ impl<Memory: Default> WarmProcess<Memory> {
             fault: None,
             faults: 0,
             lost_at: None,
+            bell,
             tree,
             door,
             speech,
