@@ -1,6 +1,7 @@
 //! Worker processes: real ones, that do as they are told and that do not. A worker is this test binary, executing itself.
 
 mod crew;
+mod storm;
 mod worker;
 
 use std::sync::mpsc::{Receiver, channel};
