@@ -15,12 +15,12 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::stream::ClaudeReader;
 use super::{ClaudeCli, Spending};
 use crate::attempt::Provenance;
-use crate::executor::agent_cli::{Trouble, is_blank, session_to_resume, text};
+use crate::executor::agent_cli::{Trouble, is_blank, number, session_to_resume, text};
 use crate::executor::process::{self, ChildCommand, Exit, How, Input, Limits, Line, Reader};
 use crate::executor::warm::{
     Afterwards, Control, Dialect, End, Heard, Keep, KeepError, ProcessKey, Processes, Query, Reach, Warm,
@@ -222,7 +222,8 @@ impl Dialect for Session {
         let (words, waiting) = if is_to_clear { (user_line("/clear"), Some(prompt)) } else { (prompt, None) };
         let is_replaced = self.between == Between::NewProcess || call.prompt().trim_start().starts_with('/');
         let is_of_key = self.resumed(call).is_none();
-        Ok((words, ClaudeQuery { reader: self.agent.reader_from(spending), waiting, is_replaced, is_of_key }))
+        let reader = self.agent.reader_from(spending);
+        Ok((words, ClaudeQuery { reader, waiting, has_begun: false, is_replaced, is_of_key }))
     }
 
     fn answered(&self, memory: &Memory, call: &Call<'_>) {
@@ -241,8 +242,8 @@ impl Dialect for Session {
         if is_blank(line) {
             return Control::Nothing;
         }
-        let event: Option<serde_json::Value> = serde_json::from_slice(line.bytes).ok();
-        let event_type = event.as_ref().and_then(|event| event.get("type")).and_then(serde_json::Value::as_str);
+        let event: Option<Value> = serde_json::from_slice(line.bytes).ok();
+        let event_type = event.as_ref().and_then(|event| event.get("type")).and_then(Value::as_str);
         match event_type {
             Some("result" | "assistant" | "user" | "stream_event") | None => {
                 Control::Fault("it speaks though nobody has asked".to_owned())
@@ -277,10 +278,29 @@ fn user_line(text: &str) -> Vec<u8> {
     line(&json!({ "type": "user", "message": { "role": "user", "content": text } }))
 }
 
-fn line(value: &serde_json::Value) -> Vec<u8> {
+fn line(value: &Value) -> Vec<u8> {
     let mut line = value.to_string().into_bytes();
     line.push(b'\n');
     line
+}
+
+/// What a line says about whether the turn has begun that was asked for.
+enum Beginning {
+    Begins,
+    /// It is of a turn that nobody has asked for.
+    Strays,
+    Unclear,
+}
+
+fn beginning(line: Line<'_>) -> Beginning {
+    let Ok(Value::Object(event)) = serde_json::from_slice(line.bytes) else { return Beginning::Unclear };
+    match (text(&event, "type"), text(&event, "subtype")) {
+        ("system", "init") => Beginning::Begins,
+        // What could not even begin says so at once.
+        ("result", _) if event.get("is_error") == Some(&Value::Bool(true)) => Beginning::Begins,
+        ("result" | "assistant", _) => Beginning::Strays,
+        _ => Beginning::Unclear,
+    }
 }
 
 /// One unit, asked of a process.
@@ -288,6 +308,8 @@ struct ClaudeQuery {
     reader: ClaudeReader,
     /// The prompt, while the conversation before it is being cleared.
     waiting: Option<Vec<u8>>,
+    /// Its turn has begun.
+    has_begun: bool,
     /// The process is not to be asked again.
     is_replaced: bool,
     /// The session that it carries on, if any, is that of its affinity key, and not one that the unit or an attempt at it names.
@@ -297,13 +319,16 @@ struct ClaudeQuery {
 impl ClaudeQuery {
     /// Takes what is printed while the conversation is cleared, which is not of this unit.
     fn hear_clearing(&mut self, line: Line<'_>, call: &Call<'_>) -> Heard {
-        let event: Option<serde_json::Value> = serde_json::from_slice(line.bytes).ok();
-        let Some(serde_json::Value::Object(event)) = event else { return Heard::More };
+        let event: Option<Value> = serde_json::from_slice(line.bytes).ok();
+        let Some(Value::Object(event)) = event else { return Heard::More };
         if text(&event, "type") != "result" {
             return Heard::More;
         }
-        if text(&event, "local_command") != "clear" && event.get("is_error") != Some(&serde_json::Value::Bool(false)) {
-            return Heard::Broken(format!("the conversation could not be cleared: {}", text(&event, "result")));
+        let is_cleared = text(&event, "local_command") == "clear"
+            || !event.contains_key("local_command") && number(&event, "num_turns") == 0;
+        if !is_cleared || event.get("is_error") == Some(&Value::Bool(true)) {
+            // Perhaps something that it still had to say of an earlier unit.
+            return Heard::NotTaken("its conversation could not be cleared".to_owned());
         }
         match self.waiting.take() {
             Some(prompt) if !call.is_cancelled() => Heard::Say(prompt),
@@ -316,6 +341,14 @@ impl Query<Memory> for ClaudeQuery {
     fn hear(&mut self, line: Line<'_>, call: &Call<'_>) -> Heard {
         if self.waiting.is_some() {
             return self.hear_clearing(line, call);
+        }
+        if !self.has_begun {
+            match beginning(line) {
+                Beginning::Begins => self.has_begun = true,
+                // Every turn begins with an `init`: this is the end of one that nobody has asked for.
+                Beginning::Strays => return Heard::NotTaken("it speaks of something else".to_owned()),
+                Beginning::Unclear => {}
+            }
         }
         match self.reader.read(line, call) {
             process::Heard::More | process::Heard::AtWork => Heard::More,

@@ -10,9 +10,9 @@
 //! | `{"type": "checkpoint", "value": ...}` | what the next attempt starts from |
 //! | anything else | a message that keeps it as it is |
 
+use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::message::message_of;
 use crate::conversation::{Message, Part, Role};
 use crate::executor::Call;
 use crate::money::Charge;
@@ -34,10 +34,10 @@ pub enum Content {
 impl Content {
     /// Makes sense of the content of a message; nothing is refused.
     pub fn read(content: Value) -> Content {
-        if let Some(message) = message_of(&content) {
+        if let Ok(message) = Message::deserialize(&content) {
             return Content::Message(message);
         }
-        if let Ok(part) = serde_json::from_value::<Part>(content.clone()) {
+        if let Ok(part) = Part::deserialize(&content) {
             let role = if matches!(part, Part::ToolResult { .. }) { Role::Tool } else { Role::Assistant };
             return Content::Message(Message::new(role).part(part));
         }
@@ -47,9 +47,7 @@ impl Content {
             ("partial", Some(text)) => return Content::Partial(text.to_owned()),
             ("checkpoint", _) => return Content::Checkpoint(content.get("value").cloned().unwrap_or_default()),
             ("usage", _) => {
-                if let Some(charge) =
-                    content.get("charge").and_then(|charge| serde_json::from_value(charge.clone()).ok())
-                {
+                if let Some(charge) = content.get("charge").and_then(|charge| Charge::deserialize(charge).ok()) {
                     return Content::Usage(charge);
                 }
             }

@@ -1,7 +1,7 @@
 //! The messages, as they travel: one JSON object a line, told apart by its `type`.
 //!
 //! The envelope is written in camel case. What is inside of `payload`, `content` and `result` uses the words of the library's own records
-//! ([`Message`], [`Part`](crate::Part), [`WorkResult`], [`Charge`](crate::Charge)), so in snake case.
+//! ([`Message`](crate::Message), [`Part`](crate::Part), [`WorkResult`], [`Charge`](crate::Charge)), so in snake case.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,7 +10,6 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::conversation::Message;
 use crate::executor::{Then, WorkResult};
 use crate::job::JobId;
 use crate::unit::{UnitId, UnitOptions};
@@ -313,7 +312,7 @@ fn from_line<T: for<'de> Deserialize<'de>>(line: &[u8], known: &[&str]) -> Resul
 pub(super) fn work_result(value: Value) -> WorkResult {
     const KNOWN: [&str; 5] = ["output", "json", "output_files", "session_id", "charges"];
     let is_ours = value.as_object().is_some_and(|fields| fields.keys().all(|key| KNOWN.contains(&key.as_str())));
-    let read: Option<WorkResult> = serde_json::from_value(value.clone()).ok();
+    let read = WorkResult::deserialize(&value).ok();
     match read {
         Some(result) if is_ours => result,
         Some(result) if result.json.is_some() => result,
@@ -322,11 +321,6 @@ pub(super) fn work_result(value: Value) -> WorkResult {
         // A field has another shape than ours: it is somebody else's word.
         None => WorkResult::empty().json(value),
     }
-}
-
-/// What is said as part of a conversation has no other form.
-pub(super) fn message_of(content: &Value) -> Option<Message> {
-    serde_json::from_value(content.clone()).ok()
 }
 
 #[cfg(test)]

@@ -147,6 +147,8 @@ pub(in crate::executor) enum Heard {
     Over(Afterwards),
     /// The query will never be over, for this reason.
     Broken(String),
+    /// The query has not even begun, and will not in this process, for this reason: another is to be asked.
+    NotTaken(String),
 }
 
 /// What becomes of a process whose query is over.

@@ -57,8 +57,8 @@ struct Drive<'a, D: Dialect> {
     over: Option<(Afterwards, Instant)>,
     /// It has said since that it can go on.
     can_go_on: bool,
-    /// The query will never be over, for this reason.
-    broken: Option<String>,
+    /// The query will never be over.
+    broken: Option<Ended>,
 }
 
 /// How a query came to its end.
@@ -71,6 +71,8 @@ enum Ended {
     Limit(Reason),
     /// The process makes no sense any more.
     Broken(String),
+    /// The process makes no sense any more, and has not begun with the query.
+    NotTaken(String),
 }
 
 impl<'a, D: Dialect> Drive<'a, D> {
@@ -96,9 +98,10 @@ impl<'a, D: Dialect> Drive<'a, D> {
             face.active_request_id = Some(request_id.clone());
         });
         crew.tell(&ProcessEvent::Busy { number: process.number, request_id: &request_id });
-        call.child_started(process.process(&call.boot_id()));
-        let leash = Leash::new(process.line(), call.time_left().saturating_add(call.grace() + BEYOND_THE_CALL));
+        call.child_started(process.process.clone());
+        // The process has begun when the reaper hears of it: what waits for the answer is the way there.
         process.say(&words);
+        let leash = Leash::new(process.line(), call.time_left().saturating_add(call.grace() + BEYOND_THE_CALL));
         Ok(Drive {
             held,
             call,
@@ -175,7 +178,8 @@ impl<'a, D: Dialect> Drive<'a, D> {
                 }
                 Heard::Say(more) => words.extend(more),
                 Heard::Over(afterwards) => *over = Some((afterwards, Instant::now())),
-                Heard::Broken(reason) => *broken = Some(reason),
+                Heard::Broken(reason) => *broken = Some(Ended::Broken(reason)),
+                Heard::NotTaken(reason) => *broken = Some(Ended::NotTaken(reason)),
             }
             tell_change(&crew, number, request_id, query_state, query.state());
         });
@@ -223,8 +227,8 @@ impl<'a, D: Dialect> Drive<'a, D> {
         let (grace, silence, limits) =
             (self.held.cancel_grace(self.call), self.silence_limit(), self.held.crew.dialect.limits());
         let is_out_of_patience = self.cancelled_at.is_some_and(|at| now >= at + grace);
-        if let Some(reason) = self.broken.take() {
-            return Some(Ended::Broken(reason));
+        if let Some(broken) = self.broken.take() {
+            return Some(broken);
         }
         match &self.over {
             Some((Afterwards::GoesOn, _)) if !self.may_go_on() && !is_out_of_patience => {}
@@ -272,18 +276,20 @@ impl<'a, D: Dialect> Drive<'a, D> {
         let exit = match &ended {
             Ended::Over(Afterwards::GoesOn | Afterwards::Replaced(_)) => None,
             Ended::Over(Afterwards::HeardOut) => Some(self.see_it_end(How::Ended(Reason::Lingered))),
-            Ended::Lost | Ended::Broken(_) => Some(self.see_it_end(How::Signalled(libc::SIGKILL))),
+            Ended::Lost | Ended::Broken(_) | Ended::NotTaken(_) => Some(self.see_it_end(How::Signalled(libc::SIGKILL))),
             Ended::Limit(reason) => Some(self.see_it_end(How::Ended(*reason))),
         };
         let end = match (&ended, &exit) {
-            (Ended::Broken(reason), _) => End::Broken(reason),
+            (Ended::Broken(reason) | Ended::NotTaken(reason), _) => End::Broken(reason),
             (_, Some(exit)) => End::Exit(exit),
             (_, None) => End::Over,
         };
         self.tell_last_state();
-        let was_not_taken = matches!(ended, Ended::Lost)
-            && (self.spoke_at, self.cancelled_at) == (None, None)
-            && self.held.process().queries_processed > 1;
+        // One that is new has nothing from before to be blamed for: then it is the query's own end.
+        let is_new = self.held.process().queries_processed == 1;
+        let has_begun = self.spoke_at.is_some() && !matches!(ended, Ended::NotTaken(_));
+        let is_over = matches!(ended, Ended::Over(_) | Ended::Limit(_) | Ended::Broken(_));
+        let was_not_taken = !is_over && !has_begun && !is_new && self.cancelled_at.is_none();
         let may_go_on = self.may_go_on();
         let Drive { mut held, query, call, leash, .. } = self;
         let written = query.written_files();
@@ -298,7 +304,7 @@ impl<'a, D: Dialect> Drive<'a, D> {
             Ended::Limit(Reason::Cancelled(_)) => held.was_killed(),
             Ended::Lost => held.crashed(&held.process().obituary("")),
             Ended::Limit(_) => held.crashed("it said nothing for too long"),
-            Ended::Broken(reason) => held.crashed(&reason),
+            Ended::Broken(reason) | Ended::NotTaken(reason) => held.crashed(&reason),
         };
         held.done(fate);
         (!was_not_taken).then_some((concluded, written))

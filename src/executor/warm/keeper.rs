@@ -70,7 +70,9 @@ fn watch<D: Dialect>(crew: &Crew<D>, leaving: &[Gone<D>]) -> Vec<(Whose, Source)
         earlier(gone.until);
     }
     let happened = wait(&watched, until);
-    crew.bell.hush();
+    if happened.first() == Some(&true) {
+        crew.bell.hush();
+    }
     whose
         .into_iter()
         .zip(happened.into_iter().skip(1))

@@ -53,6 +53,8 @@ pub(super) struct WarmProcess<Memory> {
     pub(super) number: u64,
     pub(super) state: ProcessState,
     pub(super) memory: Memory,
+    /// The process and who ends it, as others can find them. Looked up when it has just been started: later its number may be another's.
+    pub(super) process: Process,
     pub(super) created_at: Instant,
     pub(super) last_activity: Instant,
     pub(super) queries_processed: u64,
@@ -71,6 +73,7 @@ pub(super) struct WarmProcess<Memory> {
     pub(super) unasked_bytes: usize,
     /// When it was seen to have hung up or ended.
     pub(super) lost_at: Option<Instant>,
+    /// Wakes the thread of an attempt that has it.
     bell: Arc<Bell>,
     tree: Tree,
     door: Option<Door>,
@@ -99,10 +102,12 @@ impl<Memory: Default> WarmProcess<Memory> {
         reach: Reach,
         door: Option<Door>,
         times: Times,
+        boot_id: &str,
     ) -> io::Result<WarmProcess<Memory>> {
         if let Some(door) = &door {
             command.environment.set(SOCKET_VARIABLE, door.path());
         }
+        let bell = Arc::new(Bell::new()?);
         let mut tree = Tree::spawn(&command, times)?;
         let stdin = tree.stdin.take().map(|stdin| quiet(stdin.into())).transpose()?;
         let stdout = tree.stdout.take().map(|stdout| quiet(stdout.into())).transpose()?;
@@ -116,6 +121,7 @@ impl<Memory: Default> WarmProcess<Memory> {
             number,
             state: ProcessState::Starting,
             memory: Memory::default(),
+            process: tree.process(boot_id).shared(),
             created_at: now,
             last_activity: now,
             queries_processed: 0,
@@ -127,7 +133,7 @@ impl<Memory: Default> WarmProcess<Memory> {
             faults: 0,
             unasked_bytes: 0,
             lost_at: None,
-            bell: Arc::new(Bell::new()?),
+            bell,
             tree,
             door,
             speech,
@@ -168,11 +174,6 @@ impl<Memory> WarmProcess<Memory> {
     pub(super) fn misbehaves(&mut self, fault: String) {
         self.faults = self.faults.saturating_add(1);
         self.fault.get_or_insert(fault);
-    }
-
-    /// The process and who ends it, as others can find them.
-    pub(super) fn process(&self, boot_id: &str) -> Process {
-        self.tree.process(boot_id).shared()
     }
 
     /// The line to whoever ends it.
@@ -427,7 +428,9 @@ pub(super) fn happens<Memory>(process: &WarmProcess<Memory>, until: Option<Insta
     }
     watched.push((bell.sound(), PollFlags::IN));
     let happened = wait(&watched, until);
-    bell.hush();
+    if happened.last() == Some(&true) {
+        bell.hush();
+    }
     sources.into_iter().zip(happened).filter(|(_, happened)| *happened).map(|(source, _)| source).collect()
 }
 

@@ -118,9 +118,9 @@ fn spawn<D: Dialect>(
     };
     let limit = crew.keep.ready_timeout + BEYOND_THE_START;
     let times = Times { grace: crew.keep.kill_grace, limit };
-    let started = WarmProcess::start(number, command.clone(), D::REACH, door, times);
+    let started = WarmProcess::start(number, command.clone(), D::REACH, door, times, &call.boot_id());
     let process = started.map_err(|error| failed(process::not_started(&command, error)))?;
-    let (line, known) = (process.line(), process.process(&call.boot_id()));
+    let (line, known) = (process.line(), process.process.clone());
     crew.show(number, |face| {
         face.see(&process);
         (face.line, face.process) = (Some(line), Some(known));

@@ -31,6 +31,7 @@ struct Claude {
     session: u32,
     cost: f64,
     heard: u32,
+    owes: bool,
 }
 
 impl Claude {
@@ -104,6 +105,9 @@ impl Claude {
 
     fn answer(&mut self, prompt: &str) {
         note(&format!("told {prompt}"));
+        if std::mem::take(&mut self.owes) {
+            self.result(0.25, json!({ "result": "and another that nobody asked for" }));
+        }
         if prompt == "/clear" {
             self.session += 1;
             self.heard = 0;
@@ -142,6 +146,12 @@ impl Claude {
                 self.says("an answer");
                 self.result(0.25, json!({ "result": "first" }));
                 self.result(0.25, json!({ "result": "and another that nobody asked for" }));
+            }
+            "later" => {
+                self.says("an answer");
+                self.result(0.25, json!({ "result": "first" }));
+                // Not before it is told something else.
+                self.owes = true;
             }
             "background" => {
                 self.print(
@@ -269,9 +279,12 @@ fn a_cancelled_unit_is_interrupted_and_its_process_goes_on() {
 
 #[test]
 fn one_that_hangs_or_dies_or_says_more_than_it_was_asked_is_replaced() {
-    for (prompt, status) in
-        [("hang", UnitStatus::Cancelled), ("die", UnitStatus::Failed), ("late", UnitStatus::Completed)]
-    {
+    for (prompt, status) in [
+        ("hang", UnitStatus::Cancelled),
+        ("die", UnitStatus::Failed),
+        ("late", UnitStatus::Completed),
+        ("later", UnitStatus::Completed),
+    ] {
         let world = World::new();
         let (send, said) = channel();
         let builder = WorkPool::builder(world.job, session(&world, Between::Clear), world.repository.clone());
@@ -295,6 +308,26 @@ fn one_that_hangs_or_dies_or_says_more_than_it_was_asked_is_replaced() {
         assert_eq!(starts(&world), 2, "{prompt}: {:?}", world.events());
         world.assert_clean();
     }
+}
+
+#[test]
+fn what_is_said_late_is_not_taken_for_the_answer_where_nothing_is_cleared() {
+    let world = World::new();
+    let pool = pool(&world, session(&world, Between::Nothing));
+    let say = |id: &str, prompt: &str| {
+        let unit = pool.enqueue(NewUnit::new(id).affinity_key("ada"), prompt).unwrap();
+        unit.wait_timeout(LONG).unwrap()
+    };
+    let first = say("1", "later");
+    let second = say("2", "hello");
+    assert_eq!(
+        (second.output.as_deref(), second.attempt_count),
+        (Some("hello, 1 heard"), 1),
+        "by another, in its session"
+    );
+    assert_eq!(second.session_id, first.session_id);
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod documented;
 mod hostile;
 mod hosts;
 mod python;
+mod storm;
 mod worker;
 
 use std::sync::mpsc::{Receiver, channel};

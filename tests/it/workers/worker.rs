@@ -24,7 +24,7 @@ fn worker() {
 }
 
 /// Does what the prompt says.
-fn good(call: &Call<'_>) -> Result<WorkResult, ExecuteError> {
+pub(super) fn good(call: &Call<'_>) -> Result<WorkResult, ExecuteError> {
     let (what, rest) = call.prompt().split_once(' ').unwrap_or((call.prompt(), ""));
     match what {
         "echo" => Ok(WorkResult::text(rest)),
@@ -52,6 +52,11 @@ fn good(call: &Call<'_>) -> Result<WorkResult, ExecuteError> {
         "panic" => panic!("as told"),
         "exit" if call.attempt_number() == 1 => exit(rest.parse().unwrap()),
         "exit" => Ok(WorkResult::text("the second time")),
+        // For so many milliseconds, unless it is told to stop.
+        "nap" => match call.cancel_token().wait_timeout(Duration::from_millis(rest.parse().unwrap())) {
+            Some(_) => Err(ExecuteError::retry("woken")),
+            None => Ok(WorkResult::text("awake")),
+        },
         // Until it is told to stop.
         "wait" => {
             call.message(Message::assistant("waiting"));
