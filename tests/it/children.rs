@@ -31,10 +31,15 @@ const WATCHDOG: Duration = Duration::from_secs(120);
 
 /// The role of this process, if it is a child.
 pub(crate) fn role() -> Option<String> {
+    role_within(WATCHDOG)
+}
+
+/// The role of this process, if it is a child that may take so long.
+pub(crate) fn role_within(limit: Duration) -> Option<String> {
     let role = std::env::var(ROLE).ok()?;
-    std::thread::spawn(|| {
-        std::thread::sleep(WATCHDOG);
-        eprintln!("the child took longer than {WATCHDOG:?}");
+    std::thread::spawn(move || {
+        std::thread::sleep(limit);
+        eprintln!("the child took longer than {limit:?}");
         std::process::abort();
     });
     Some(role)

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use super::stream::ClaudeReader;
 use super::{ClaudeCli, Spending};
 use crate::attempt::Provenance;
-use crate::executor::agent_cli::{Trouble, is_blank, number, session_to_resume, text};
+use crate::executor::agent_cli::{Trouble, is_blank, session_to_resume, text};
 use crate::executor::process::{self, ChildCommand, Exit, How, Input, Limits, Line, Reader};
 use crate::executor::warm::{
     Afterwards, Control, Dialect, End, Heard, Keep, KeepError, ProcessKey, Processes, Query, Reach, Warm,
@@ -324,8 +324,9 @@ impl ClaudeQuery {
         if text(&event, "type") != "result" {
             return Heard::More;
         }
-        let is_cleared = text(&event, "local_command") == "clear"
-            || !event.contains_key("local_command") && number(&event, "num_turns") == 0;
+        // Older versions do not say what it is the result of, but that it took no turn.
+        let took_no_turn = !event.contains_key("local_command") && event.get("num_turns") == Some(&Value::from(0));
+        let is_cleared = text(&event, "local_command") == "clear" || took_no_turn;
         if !is_cleared || event.get("is_error") == Some(&Value::Bool(true)) {
             // Perhaps something that it still had to say of an earlier unit.
             return Heard::NotTaken("its conversation could not be cleared".to_owned());
