@@ -19,8 +19,8 @@ const PATH_LIMIT_BYTES: usize = 103;
 /// What sockets are called at the end.
 const SUFFIX: &str = "sock";
 
-/// A younger socket that nobody answers may be on its way to be listened to.
-const STALE_AFTER: Duration = Duration::from_secs(60);
+/// A younger socket may be one that a worker is still expected at. To ask whether anybody listens is to connect, which would be taken for that worker.
+const STALE_AFTER: Duration = Duration::from_secs(24 * 3_600);
 
 /// Why there is no socket for a worker to connect to.
 #[derive(Debug)]

@@ -195,7 +195,13 @@ impl<D: Dialect> Crew<D> {
 
     /// Tells whoever wants to know, with no lock held.
     pub(super) fn tell(&self, event: &ProcessEvent<'_>) {
-        log::debug!("{event}");
+        match event {
+            // What it complained of may be anything, and is with its unit.
+            ProcessEvent::Crashed { number, reason } => {
+                log::warn!("process {number} crashed: {}", reason.split(": ").next().unwrap_or_default());
+            }
+            event => log::debug!("{event}"),
+        }
         if let Some(observer) = &self.keep.observer {
             panics::contain("an observer of processes", || observer(event));
         }

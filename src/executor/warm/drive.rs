@@ -201,6 +201,12 @@ impl<'a, D: Dialect> Drive<'a, D> {
         tell_change(&self.held.crew, self.held.number, &self.request_id, &mut self.query_state, state);
     }
 
+    /// Whether it still may say something after what may have been all.
+    fn is_heard_out(&self, since: Instant, now: Instant) -> bool {
+        let limit = self.held.crew.dialect.limits().after_answer;
+        !self.held.process().has_ended() && now.saturating_duration_since(since) < limit
+    }
+
     fn silence_limit(&self) -> Option<Duration> {
         let limits = [self.held.crew.dialect.limits().silence, self.query.patience()];
         limits.into_iter().flatten().min()
@@ -216,7 +222,7 @@ impl<'a, D: Dialect> Drive<'a, D> {
             self.cancelled_at.map(|at| at + self.held.cancel_grace(self.call)),
             self.silence_limit().and_then(|limit| self.spoke_at.unwrap_or(self.asked_at).checked_add(limit)),
             limits.start.filter(|_| self.spoke_at.is_none()).and_then(|limit| self.asked_at.checked_add(limit)),
-            self.over.as_ref().map(|(_, at)| *at + limits.after_answer),
+            self.over.as_ref().and_then(|(_, at)| at.checked_add(limits.after_answer)),
             process.lost_at.map(|at| at + UNTIL_KNOWN),
         ];
         times.into_iter().flatten().min()
@@ -232,8 +238,7 @@ impl<'a, D: Dialect> Drive<'a, D> {
         }
         match &self.over {
             Some((Afterwards::GoesOn, _)) if !self.may_go_on() && !is_out_of_patience => {}
-            Some((Afterwards::HeardOut, at)) if !self.held.process().has_ended() && now < *at + limits.after_answer => {
-            }
+            Some((Afterwards::HeardOut, at)) if !is_out_of_patience && self.is_heard_out(*at, now) => {}
             Some((afterwards, _)) => return Some(Ended::Over(afterwards.clone())),
             None if is_out_of_patience => {
                 return self.call.cancel_reason().map(|reason| Ended::Limit(Reason::Cancelled(reason)));

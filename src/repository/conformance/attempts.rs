@@ -29,6 +29,7 @@ cases![
     what_could_not_be_read_again_is_refused,
     a_checkpoint_reaches_the_next_attempt,
     the_processes_of_earlier_attempts_reach_the_next,
+    a_process_that_serves_several_attempts_reaches_the_next_only_after_one_that_was_lost,
     a_session_reaches_the_next_attempt,
 ];
 
@@ -272,66 +273,24 @@ fn a_checkpoint_reaches_the_next_attempt(scene: &Scene<'_>) {
     assert_eq!(third.checkpoint, second.checkpoint, "an attempt that saved nothing hides nothing");
     save(&third.lease, json!([3]));
     scene.finish(&third.lease, &retry());
-    let fourth = scene.claim();
-    assert_eq!(fourth.checkpoint, Some(json!([3])));
-    scene.finish(&fourth.lease, &give_up());
-    scene.requeue("a").expect("it is FAILED");
-    assert_eq!(scene.claim().checkpoint, Some(json!([3])), "a requeue keeps it");
+    assert_eq!(scene.claim().earlier_processes, [one, other], "however they ended");
 }
 
-fn a_session_reaches_the_next_attempt(scene: &Scene<'_>) {
-    // 004-F37.
-    let first = scene.process(work("a").resume_session("given"));
-    assert_eq!(first.resume_session.as_deref(), Some("given"));
-    scene.repository.progress(&first.lease, &Progress::default().session("early")).expect("it is held");
-    scene.finish(&first.lease, &retry().session("first"));
-    assert_eq!(scene.attempt(&first.lease).session_id.as_deref(), Some("first"));
-    let second = scene.claim();
-    assert_eq!(second.resume_session.as_deref(), Some("first"));
-    assert_eq!(second.unit.session_id, None, "it is the last attempt's, which has none yet");
-    scene.lose_all();
-    let third = scene.claim();
-    assert_eq!(third.resume_session.as_deref(), Some("first"), "the second had none");
-    scene.repository.progress(&third.lease, &Progress::default().session("third")).expect("it is held");
-    scene.finish(&third.lease, &retry());
-    assert_eq!(scene.attempt(&third.lease).session_id.as_deref(), Some("third"), "the report did not say otherwise");
-    assert_eq!(scene.claim().resume_session.as_deref(), Some("third"));
-
-    assert_eq!(scene.assign(NewUnit::new("b")).resume_session, None);
-}
-
-fn the_processes_of_earlier_attempts_reach_the_next(scene: &Scene<'_>) {
-    let started = |lease: &Lease, pid: u32| {
-        let process = Process { pid, ..scene.this_process() }.kept_by(Process { pid: pid + 1, ..scene.this_process() });
-        scene.repository.progress(lease, &Progress::default().process(process.clone())).expect("it is held");
-        process
+fn a_process_that_serves_several_attempts_reaches_the_next_only_after_one_that_was_lost(scene: &Scene<'_>) {
+    let shared = Process { pid: 30, ..scene.this_process() }.shared();
+    let started = |lease: &Lease| {
+        let progress = Progress::default().process(shared.clone());
+        scene.repository.progress(lease, &progress).expect("it is held");
     };
     let first = scene.processing("a");
-    assert_eq!(first.earlier_processes, []);
-    let one = started(&first.lease, 10);
-    assert_eq!(scene.attempt(&first.lease).process.as_ref(), Some(&one), "with the one that ends it");
-    scene.lose_all();
+    started(&first.lease);
+    assert_eq!(scene.attempt(&first.lease).process.as_ref(), Some(&shared));
+    scene.finish(&first.lease, &retry());
     let second = scene.claim();
-    assert_eq!(second.earlier_processes, std::slice::from_ref(&one));
+    assert_eq!(second.earlier_processes, [], "it serves others by now");
+    started(&second.lease);
     scene.lose_all();
-    let third = scene.claim();
-    assert_eq!(third.earlier_processes, std::slice::from_ref(&one), "the second had none");
-    let other = started(&third.lease, 20);
-    scene.finish(&third.lease, &retry());
-    let fourth = scene.claim();
-    assert_eq!(fourth.earlier_processes, [one.clone(), other.clone()], "however they ended");
-    let shared = Process { pid: 30, ..scene.this_process() }.shared();
-    scene.repository.progress(&fourth.lease, &Progress::default().process(shared.clone())).expect("it is held");
-    scene.finish(&fourth.lease, &retry());
-    let fifth = scene.claim();
-    assert_eq!(
-        fifth.earlier_processes,
-        [one.clone(), other.clone()],
-        "what serves several attempts serves others by now"
-    );
-    scene.repository.progress(&fifth.lease, &Progress::default().process(shared.clone())).expect("it is held");
-    scene.lose_all();
-    assert_eq!(scene.claim().earlier_processes, [one, other, shared], "unless nobody has seen it come to an end");
+    assert_eq!(scene.claim().earlier_processes, [shared], "nobody has seen it come to an end");
 }
 
 /// One of everything that models and their tools have been seen to say.
