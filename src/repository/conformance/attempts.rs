@@ -273,6 +273,52 @@ fn a_checkpoint_reaches_the_next_attempt(scene: &Scene<'_>) {
     assert_eq!(third.checkpoint, second.checkpoint, "an attempt that saved nothing hides nothing");
     save(&third.lease, json!([3]));
     scene.finish(&third.lease, &retry());
+    let fourth = scene.claim();
+    assert_eq!(fourth.checkpoint, Some(json!([3])));
+    scene.finish(&fourth.lease, &give_up());
+    scene.requeue("a").expect("it is FAILED");
+    assert_eq!(scene.claim().checkpoint, Some(json!([3])), "a requeue keeps it");
+}
+
+fn a_session_reaches_the_next_attempt(scene: &Scene<'_>) {
+    // 004-F37.
+    let first = scene.process(work("a").resume_session("given"));
+    assert_eq!(first.resume_session.as_deref(), Some("given"));
+    scene.repository.progress(&first.lease, &Progress::default().session("early")).expect("it is held");
+    scene.finish(&first.lease, &retry().session("first"));
+    assert_eq!(scene.attempt(&first.lease).session_id.as_deref(), Some("first"));
+    let second = scene.claim();
+    assert_eq!(second.resume_session.as_deref(), Some("first"));
+    assert_eq!(second.unit.session_id, None, "it is the last attempt's, which has none yet");
+    scene.lose_all();
+    let third = scene.claim();
+    assert_eq!(third.resume_session.as_deref(), Some("first"), "the second had none");
+    scene.repository.progress(&third.lease, &Progress::default().session("third")).expect("it is held");
+    scene.finish(&third.lease, &retry());
+    assert_eq!(scene.attempt(&third.lease).session_id.as_deref(), Some("third"), "the report did not say otherwise");
+    assert_eq!(scene.claim().resume_session.as_deref(), Some("third"));
+
+    assert_eq!(scene.assign(NewUnit::new("b")).resume_session, None);
+}
+
+fn the_processes_of_earlier_attempts_reach_the_next(scene: &Scene<'_>) {
+    let started = |lease: &Lease, pid: u32| {
+        let process = Process { pid, ..scene.this_process() }.kept_by(Process { pid: pid + 1, ..scene.this_process() });
+        scene.repository.progress(lease, &Progress::default().process(process.clone())).expect("it is held");
+        process
+    };
+    let first = scene.processing("a");
+    assert_eq!(first.earlier_processes, []);
+    let one = started(&first.lease, 10);
+    assert_eq!(scene.attempt(&first.lease).process.as_ref(), Some(&one), "with the one that ends it");
+    scene.lose_all();
+    let second = scene.claim();
+    assert_eq!(second.earlier_processes, std::slice::from_ref(&one));
+    scene.lose_all();
+    let third = scene.claim();
+    assert_eq!(third.earlier_processes, std::slice::from_ref(&one), "the second had none");
+    let other = started(&third.lease, 20);
+    scene.finish(&third.lease, &retry());
     assert_eq!(scene.claim().earlier_processes, [one, other], "however they ended");
 }
 
