@@ -128,7 +128,8 @@ fn a_unit_is_told_of_although_the_reporter_cannot_read_it() {
     world.repository.on(Verb::Read, Fault::Gate(gate.clone()));
     world.repository.on(Verb::Read, Fault::ErrorOnce);
     std::thread::scope(|threads| {
-        threads.spawn(|| pool.cancel("a", By::new("a test", "")).unwrap());
+        // Whoever reads second is struck, and on a busy machine that may be this thread.
+        threads.spawn(|| catch_unwind(AssertUnwindSafe(|| pool.cancel("a", By::new("a test", "")))));
         gate.wait_for(1);
         gate.open();
     });

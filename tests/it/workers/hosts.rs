@@ -114,3 +114,28 @@ fn the_worker_of_a_stopped_host_is_ended_before_the_next_attempt_begins_and_only
     assert_eq!(outcomes, [Outcome::Lost, Outcome::Completed]);
     world.assert_gone();
 }
+
+#[test]
+fn a_worker_ends_in_time_also_while_the_thread_that_has_asked_it_is_stuck() {
+    let world = World::new();
+    let (builder, _processes) = world.builder(world.workers("good", world.keep(1)));
+    let ((heard, hears), (tell, go_on)) = (channel(), channel());
+    let go_on = std::sync::Mutex::new(go_on);
+    let pool = builder
+        .observer(move |event: &Event<'_>| {
+            if matches!(event, Event::Said { .. }) {
+                heard.send(()).unwrap();
+                // On the thread of the attempt.
+                let _ = go_on.lock().unwrap().recv();
+            }
+        })
+        .up();
+    let unit = pool.enqueue(NewUnit::new("a"), "hang").unwrap();
+    hears.recv_timeout(LONG).unwrap();
+    pool.cancel("a", workcrew::repository::By::whom("test")).unwrap();
+    until("the worker is gone, though nobody has the time to end it", || marked(&world.mark).is_empty());
+    tell.send(()).unwrap();
+    assert_eq!(unit.wait_timeout(LONG).unwrap().status, UnitStatus::Cancelled);
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}

@@ -37,6 +37,39 @@ fn counters_without_a_difference_are_cumulative_within_the_process() {
     assert_eq!((cost(&charges), tokens(&charges).input), ("$0.75".to_owned(), 300));
 }
 
+/// What each query of a process costs whose counters are these, with a conversation that was cleared before some of them.
+fn costs_of_queries(queries: &[(bool, Value)]) -> Vec<String> {
+    let mut spending = Spending::of_new_session();
+    let cost_of = |(is_cleared, result): &(bool, Value)| {
+        if *is_cleared {
+            spending.cleared();
+        }
+        let (init, result) = (init("2.1.300"), result.clone());
+        let (Value::Object(init), Value::Object(result)) = (init, result) else { panic!("they are objects") };
+        spending.began(&init);
+        spending.counted(&result);
+        let cost = cost(&spending.charges());
+        let next = std::mem::replace(&mut spending, Spending::of_new_session()).next_query();
+        spending = next;
+        cost
+    };
+    queries.iter().map(cost_of).collect()
+}
+
+#[test]
+fn a_process_that_is_asked_again_has_each_query_pay_for_itself() {
+    let result = |input: u64, dollars: f64| success(usage(input, dollars), 100);
+    let counted = [(false, result(100, 0.25)), (false, result(200, 0.75)), (false, result(300, 0.75))];
+    assert_eq!(costs_of_queries(&counted), ["$0.25", "$0.50", "$0.00"], "cumulative");
+    let cleared = [(false, result(100, 0.25)), (true, result(300, 0.75)), (true, result(100, 0.25))];
+    assert_eq!(costs_of_queries(&cleared), ["$0.25", "$0.75", "$0.25"], "from zero, also if there is more than before");
+    let mut interrupted = result(0, 0.0);
+    interrupted["modelUsage"] = json!({});
+    interrupted["terminal_reason"] = "aborted_streaming".into();
+    let costs = costs_of_queries(&[(false, interrupted), (true, result(100, 0.25))]);
+    assert_eq!(costs, ["unknown", "$0.25"], "what was interrupted nobody has counted");
+}
+
 #[test]
 fn counters_that_began_where_nobody_knows_give_no_cost_rather_than_a_wrong_one() {
     for (version, total, expected, input) in [
