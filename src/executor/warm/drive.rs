@@ -205,10 +205,8 @@ impl<'a, D: Dialect> Drive<'a, D> {
     /// When it is to be looked at although nothing happens.
     fn next_time(&self) -> Option<Instant> {
         let (process, keep, limits) = (self.held.process(), &self.held.crew.keep, self.held.crew.dialect.limits());
-        let health =
-            process.health_asked_at.map_or(process.heard_at + keep.health_interval, |at| at + keep.health_timeout);
         let times = [
-            Some(health),
+            Some(process.health_due(keep)),
             self.cancelled_at.map(|at| at + self.held.cancel_grace(self.call)),
             self.silence_limit().and_then(|limit| self.spoke_at.unwrap_or(self.asked_at).checked_add(limit)),
             limits.start.filter(|_| self.spoke_at.is_none()).and_then(|limit| self.asked_at.checked_add(limit)),

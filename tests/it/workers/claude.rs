@@ -167,7 +167,7 @@ fn note(line: &str) {
 }
 
 /// Claude Code, as this binary plays it: a script calls it, because it has arguments of its own.
-fn agent(world: &World) -> ClaudeCli {
+pub(super) fn agent(world: &World) -> ClaudeCli {
     let script = world.folder.path().join("claude");
     if !script.exists() {
         let binary = std::env::current_exe().unwrap();
@@ -200,7 +200,7 @@ fn session(world: &World, between: Between) -> ClaudeSession {
     ClaudeSession::new(agent(world), between, world.keep(1)).unwrap()
 }
 
-fn pool(world: &World, executor: impl Executor) -> WorkPool {
+pub(super) fn pool(world: &World, executor: impl Executor) -> WorkPool {
     WorkPool::builder(world.job, executor, world.repository.clone()).max_workers(1).retry(RetryPolicy::immediate()).up()
 }
 

@@ -1,0 +1,55 @@
+//! What does not happen often: all of it at the wrong moment, for too long or again and again.
+
+use std::sync::Mutex;
+use std::time::Instant;
+
+use workcrew::executor::claude_cli::{Between, ClaudeSession};
+use workcrew::repository::By;
+use workcrew::{Call, ExecuteError, Executor, Stop, WorkResult};
+
+use super::claude::{agent, pool as pool_of};
+use super::*;
+
+/// How often the thread of an attempt has gone to sleep so far.
+fn sleeps(thread: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
+    line.trim().parse().unwrap()
+}
+
+/// An executor that says on which thread it works.
+struct Located(ClaudeSession, Mutex<std::sync::mpsc::Sender<String>>);
+
+impl Executor for Located {
+    fn execute(&self, call: &Call<'_>) -> Result<WorkResult, ExecuteError> {
+        let thread = std::fs::read_link("/proc/thread-self").unwrap();
+        self.1.lock().unwrap().send(thread.file_name().unwrap().to_str().unwrap().to_owned()).unwrap();
+        self.0.execute(call)
+    }
+
+    fn pool_stopped(&self, grace: Duration) {
+        self.0.pool_stopped(grace);
+    }
+}
+
+#[test]
+fn one_that_cannot_be_asked_whether_it_is_well_is_waited_for_at_rest() {
+    let world = World::new();
+    let interval = Duration::from_millis(50);
+    let keep = world.keep(1).health_interval(interval);
+    let session = ClaudeSession::new(agent(&world), Between::Clear, keep).unwrap();
+    let (send, threads) = channel();
+    let pool = pool_of(&world, Located(session, Mutex::new(send)));
+    let unit = pool.enqueue(NewUnit::new("a"), "wait").unwrap();
+    let thread = threads.recv_timeout(LONG).unwrap();
+    assert!(unit.messages().any(|said| said.unwrap().message.text() == "waiting"));
+    let (began, before) = (Instant::now(), sleeps(&thread));
+    std::thread::sleep(10 * interval);
+    let (took, slept) = (began.elapsed(), sleeps(&thread) - before);
+    let expected = took.as_millis() / interval.as_millis();
+    assert!(u128::from(slept) < 4 * expected + 20, "it woke {slept} times in {took:?}");
+    pool.cancel("a", By::whom("test")).unwrap();
+    unit.wait_timeout(LONG).unwrap();
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
