@@ -205,12 +205,16 @@ impl<'a, D: Dialect> Drive<'a, D> {
     /// When it is to be looked at although nothing happens.
     fn next_time(&self) -> Option<Instant> {
         let (process, keep, limits) = (self.held.process(), &self.held.crew.keep, self.held.crew.dialect.limits());
+        let heard_out_at = match self.over {
+            Some((Afterwards::HeardOut, at)) => Some(at),
+            _ => None,
+        };
         let times = [
             Some(process.health_due(keep)),
             self.cancelled_at.map(|at| at + self.held.cancel_grace(self.call)),
             self.silence_limit().and_then(|limit| self.spoke_at.unwrap_or(self.asked_at).checked_add(limit)),
             limits.start.filter(|_| self.spoke_at.is_none()).and_then(|limit| self.asked_at.checked_add(limit)),
-            self.over.as_ref().map(|(_, at)| *at + limits.after_answer),
+            heard_out_at.and_then(|at| at.checked_add(limits.after_answer)),
             process.lost_at.map(|at| at + UNTIL_KNOWN),
         ];
         times.into_iter().flatten().min()
@@ -226,8 +230,9 @@ impl<'a, D: Dialect> Drive<'a, D> {
         }
         match &self.over {
             Some((Afterwards::GoesOn, _)) if !self.may_go_on() && !is_out_of_patience => {}
-            Some((Afterwards::HeardOut, at)) if !self.held.process().has_ended() && now < *at + limits.after_answer => {
-            }
+            Some((Afterwards::HeardOut, at))
+                if !self.held.process().has_ended()
+                    && now.saturating_duration_since(*at) < limits.after_answer => {}
             Some((afterwards, _)) => return Some(Ended::Over(afterwards.clone())),
             None if is_out_of_patience => {
                 return self.call.cancel_reason().map(|reason| Ended::Limit(Reason::Cancelled(reason)));

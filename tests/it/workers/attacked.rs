@@ -53,3 +53,14 @@ fn one_that_cannot_be_asked_whether_it_is_well_is_waited_for_at_rest() {
     pool.stop(Stop::Drain).unwrap();
     world.assert_clean();
 }
+
+#[test]
+fn there_may_be_no_limit_to_how_long_it_lives_on_after_its_answer() {
+    let world = World::new();
+    let agent = agent(&world).after_result_limit(Duration::MAX);
+    let pool = pool_of(&world, ClaudeSession::new(agent, Between::Clear, world.keep(1)).unwrap());
+    let unit = pool.enqueue(NewUnit::new("a").max_retries(0), "background").unwrap().wait_timeout(LONG).unwrap();
+    assert_eq!(unit.output.as_deref(), Some("it is done"), "{:?}", unit.failure);
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
