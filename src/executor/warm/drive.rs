@@ -30,7 +30,8 @@ pub(super) fn execute<D: Dialect>(crew: &Arc<Crew<D>>, call: &Call<'_>) -> Resul
     loop {
         let mut held = acquire(crew, call)?;
         if held.process.is_none() {
-            start(&mut held, command.clone(), call)?;
+            // Made only now: the session of a key may have begun while this waited for its process.
+            start(&mut held, crew.dialect.child(call), call)?;
         }
         // One that was there may just have ended: then another is asked, and in the end a new one.
         if let Some((concluded, written)) = Drive::begin(held, call)?.run() {

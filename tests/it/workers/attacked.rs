@@ -7,7 +7,7 @@ use workcrew::executor::claude_cli::{Between, ClaudeSession};
 use workcrew::repository::By;
 use workcrew::{Call, ExecuteError, Executor, Stop, WorkResult};
 
-use super::claude::{agent, pool as pool_of};
+use super::claude::{agent, notes, pool as pool_of, starts};
 use super::*;
 
 /// How often the thread of an attempt has gone to sleep so far.
@@ -61,6 +61,26 @@ fn there_may_be_no_limit_to_how_long_it_lives_on_after_its_answer() {
     let pool = pool_of(&world, ClaudeSession::new(agent, Between::Clear, world.keep(1)).unwrap());
     let unit = pool.enqueue(NewUnit::new("a").max_retries(0), "background").unwrap().wait_timeout(LONG).unwrap();
     assert_eq!(unit.output.as_deref(), Some("it is done"), "{:?}", unit.failure);
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
+
+#[test]
+fn who_waited_for_a_conversation_carries_it_on_also_if_its_process_went_meanwhile() {
+    let world = World::new();
+    let keep = world.keep(1).max_age(Duration::from_millis(1));
+    let session = ClaudeSession::new(agent(&world), Between::Nothing, keep).unwrap();
+    let builder = WorkPool::builder(world.job, session, world.repository.clone()).max_workers(2);
+    let pool = builder.up();
+    let first = pool.enqueue(NewUnit::new("1").affinity_key("ada"), "wait").unwrap();
+    assert!(first.messages().any(|said| said.unwrap().message.text() == "waiting"));
+    let second = pool.enqueue(NewUnit::new("2").affinity_key("ada"), "hello").unwrap();
+    world.wait_for("query:queued");
+    pool.cancel("1", By::whom("test")).unwrap();
+    let (first, second) = (first.wait_timeout(LONG).unwrap(), second.wait_timeout(LONG).unwrap());
+    assert_eq!(starts(&world), 2, "it was too old");
+    assert!(first.session_id.is_some());
+    assert_eq!(first.session_id, second.session_id, "{:?}", notes(&world));
     pool.stop(Stop::Drain).unwrap();
     world.assert_clean();
 }

@@ -183,7 +183,7 @@ pub(super) fn agent(world: &World) -> ClaudeCli {
         .env(NOTES, world.folder.path().join("notes"))
 }
 
-fn notes(world: &World) -> Vec<String> {
+pub(super) fn notes(world: &World) -> Vec<String> {
     let notes = std::fs::read_to_string(world.folder.path().join("notes")).unwrap_or_default();
     notes.lines().map(str::to_owned).collect()
 }
@@ -192,7 +192,7 @@ fn told(world: &World) -> Vec<String> {
     notes(world).iter().filter_map(|note| note.strip_prefix("told ")).map(str::to_owned).collect()
 }
 
-fn starts(world: &World) -> usize {
+pub(super) fn starts(world: &World) -> usize {
     notes(world).iter().filter(|note| note.starts_with("started")).count()
 }
 
