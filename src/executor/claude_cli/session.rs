@@ -217,6 +217,8 @@ impl Dialect for Session {
         let mut spending = memory.spending.take().unwrap_or_else(Spending::of_resumed_session);
         if is_to_clear {
             spending.cleared();
+            // The next one says itself which it is, unless its unit is cancelled before that.
+            memory.session = None;
         }
         let prompt = user_line(call.prompt());
         let (words, waiting) = if is_to_clear { (user_line("/clear"), Some(prompt)) } else { (prompt, None) };

@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use workcrew::executor::claude_cli::{Between, ClaudeSession};
 use workcrew::repository::By;
-use workcrew::{Call, ExecuteError, Executor, Stop, WorkResult};
+use workcrew::{Call, ExecuteError, Executor, Stop, UnitStatus, WorkResult};
 
-use super::claude::{agent, notes, pool as pool_of, starts};
+use super::claude::{SLOW_TO_CLEAR, agent, notes, pool as pool_of, starts, told};
 use super::*;
 
 /// How often the thread of an attempt has gone to sleep so far.
@@ -81,6 +81,25 @@ fn who_waited_for_a_conversation_carries_it_on_also_if_its_process_went_meanwhil
     assert_eq!(starts(&world), 2, "it was too old");
     assert!(first.session_id.is_some());
     assert_eq!(first.session_id, second.session_id, "{:?}", notes(&world));
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
+
+#[test]
+fn what_was_cleared_for_a_unit_that_was_then_cancelled_is_not_carried_on() {
+    let world = World::new();
+    let keep = world.keep(1).cancel_grace(LONG);
+    let session = ClaudeSession::new(agent(&world).env(SLOW_TO_CLEAR, "1"), Between::Clear, keep).unwrap();
+    let builder = WorkPool::builder(world.job, session, world.repository.clone()).max_workers(1);
+    let pool = builder.kill_grace(3 * LONG).up();
+    let first = ask(&pool, "1", "hello").session_id.unwrap();
+    let second = pool.enqueue(NewUnit::new("2"), "hello").unwrap();
+    until("it clears", || told(&world).contains(&"/clear".to_owned()));
+    pool.cancel("2", By::whom("test")).unwrap();
+    assert_eq!(second.wait_timeout(LONG).unwrap().status, UnitStatus::Cancelled);
+    let third = NewUnit::new("3").resume_session(&first);
+    let third = pool.enqueue(third, "hello").unwrap().wait_timeout(LONG).unwrap();
+    assert_eq!(third.session_id, Some(first), "{:?}", notes(&world));
     pool.stop(Stop::Drain).unwrap();
     world.assert_clean();
 }

@@ -17,6 +17,9 @@ const CLAUDE: &str = "WORKCREW_TEST_CLAUDE";
 /// Where it writes down what it is told, and with what it was started.
 const NOTES: &str = "WORKCREW_TEST_NOTES";
 
+/// The variable that says that it clears nothing before it was told something else.
+pub(super) const SLOW_TO_CLEAR: &str = "WORKCREW_TEST_SLOW_TO_CLEAR";
+
 #[test]
 #[ignore = "a process of its own, which the other tests start"]
 fn claude() {
@@ -105,6 +108,9 @@ impl Claude {
     fn answer(&mut self, prompt: &str) {
         note(&format!("told {prompt}"));
         if prompt == "/clear" {
+            if std::env::var_os(SLOW_TO_CLEAR).is_some() {
+                crate::children::hear().unwrap();
+            }
             self.session += 1;
             self.heard = 0;
             self.cost = 0.0;
@@ -188,7 +194,7 @@ pub(super) fn notes(world: &World) -> Vec<String> {
     notes.lines().map(str::to_owned).collect()
 }
 
-fn told(world: &World) -> Vec<String> {
+pub(super) fn told(world: &World) -> Vec<String> {
     notes(world).iter().filter_map(|note| note.strip_prefix("told ")).map(str::to_owned).collect()
 }
 
