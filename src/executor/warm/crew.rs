@@ -69,12 +69,21 @@ enum Phase {
 /// A place that is taken.
 struct Member<Memory> {
     key: ProcessKey,
+    /// What it is asked for while a call has it. It need not have been started for that.
+    asked_for: Option<ProcessKey>,
     hands: Hands<Memory>,
     /// Who gets its place.
     promised_to: Option<u64>,
     /// It takes nothing more.
     is_to_end: bool,
     face: Face,
+}
+
+impl<Memory> Member<Memory> {
+    /// Whether it is the one process of the session that a key names.
+    fn is_of_session(&self, key: &ProcessKey) -> bool {
+        key.session.is_some() && (self.key == *key || self.asked_for.as_ref() == Some(key))
+    }
 }
 
 /// Who has a process.
@@ -471,6 +480,7 @@ impl<Memory> State<Memory> {
     fn lay_down(&mut self, process: Box<WarmProcess<Memory>>) {
         if let Some(member) = self.members.get_mut(&process.number) {
             member.face.see(&process);
+            member.asked_for = None;
             member.hands = Hands::Idle(process);
         }
     }
@@ -517,6 +527,7 @@ impl<Memory> State<Memory> {
             let Some(member) = self.members.get_mut(&number) else { continue };
             if let Hands::Idle(process) = std::mem::replace(&mut member.hands, Hands::Call) {
                 let waiter = &mut self.waiters[place];
+                member.asked_for = Some(waiter.key.clone());
                 waiter.grant = Some(Grant::Process(process));
                 waiter.nudge.wake();
             }
@@ -531,7 +542,7 @@ impl<Memory> State<Memory> {
             if self.waiters[place].grant.is_some() || self.is_promised(ticket) {
                 continue;
             }
-            let same = self.members.iter().find(|(_, member)| key.session.is_some() && member.key == key);
+            let same = self.members.iter().find(|(_, member)| member.is_of_session(&key));
             let victim = match same {
                 // It is there, and will not do: nobody else wants it either.
                 Some((&number, Member { hands: Hands::Idle(_), .. })) => Some(number),
@@ -573,7 +584,8 @@ impl<Memory> State<Memory> {
         let (key, face) = (waiter.key.clone(), Face::new());
         waiter.grant = Some(Grant::Place(number));
         waiter.nudge.wake();
-        let member = Member { key, hands: Hands::Call, promised_to: None, is_to_end: false, face };
+        let member =
+            Member { key, asked_for: None, hands: Hands::Call, promised_to: None, is_to_end: false, face };
         self.members.insert(number, member);
     }
 }

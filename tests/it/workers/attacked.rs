@@ -103,3 +103,22 @@ fn what_was_cleared_for_a_unit_that_was_then_cancelled_is_not_carried_on() {
     pool.stop(Stop::Drain).unwrap();
     world.assert_clean();
 }
+
+#[test]
+fn a_session_has_one_process_at_a_time_also_if_that_was_not_started_for_it() {
+    let world = World::new();
+    let session = ClaudeSession::new(agent(&world), Between::Clear, world.keep(2)).unwrap();
+    let pool = WorkPool::builder(world.job, session, world.repository.clone()).max_workers(2).up();
+    let first = ask(&pool, "1", "hello").session_id.unwrap();
+    let carries_on = |id: &str| NewUnit::new(id).resume_session(&first);
+    let second = pool.enqueue(carries_on("2"), "wait").unwrap();
+    assert!(second.messages().any(|said| said.unwrap().message.text() == "waiting"));
+    let third = pool.enqueue(carries_on("3"), "hello").unwrap();
+    world.wait_for("query:queued");
+    pool.cancel("2", By::whom("test")).unwrap();
+    assert_eq!(second.wait_timeout(LONG).unwrap().status, UnitStatus::Cancelled);
+    assert_eq!(third.wait_timeout(LONG).unwrap().output.as_deref(), Some("hello, 3 heard"));
+    assert_eq!(starts(&world), 1);
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
