@@ -17,6 +17,9 @@ use crate::executor::{Call, ExecuteError, WorkResult};
 /// So often a process may say what it must not while it works: then it is ended with its query, not after it.
 const FAULT_LIMIT: u32 = 100;
 
+/// One that ends within that time after it was asked, without a word, may have ended before it was.
+const AT_ONCE: Duration = Duration::from_secs(1);
+
 /// How much longer than its call a process may live if the host cannot end it.
 const BEYOND_THE_CALL: Duration = Duration::from_secs(5);
 
@@ -273,6 +276,7 @@ impl<'a, D: Dialect> Drive<'a, D> {
 
     /// Says what came of it, and lets the process go on or go.
     fn settle(mut self, ended: Ended) -> Option<(Result<WorkResult, ExecuteError>, Vec<String>)> {
+        let was_at_once = self.asked_at.elapsed() < AT_ONCE;
         let exit = match &ended {
             Ended::Over(Afterwards::GoesOn | Afterwards::Replaced(_)) => None,
             Ended::Over(Afterwards::HeardOut) => Some(self.see_it_end(How::Ended(Reason::Lingered))),
@@ -286,6 +290,7 @@ impl<'a, D: Dialect> Drive<'a, D> {
         };
         self.tell_last_state();
         let was_not_taken = matches!(ended, Ended::Lost)
+            && was_at_once
             && (self.spoke_at, self.cancelled_at) == (None, None)
             && self.held.process().queries_processed > 1;
         let may_go_on = self.may_go_on();

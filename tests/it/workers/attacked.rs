@@ -122,3 +122,16 @@ fn a_session_has_one_process_at_a_time_also_if_that_was_not_started_for_it() {
     pool.stop(Stop::Drain).unwrap();
     world.assert_clean();
 }
+
+#[test]
+fn who_has_worked_for_a_while_has_taken_its_query_also_if_it_never_said_so() {
+    let world = World::new();
+    let (pool, _processes) = world.pool("dies of its second query after a while", world.keep(1));
+    ask(&pool, "a", "go");
+    let unit = pool.enqueue(NewUnit::new("b").max_retries(0), "go").unwrap().wait_timeout(LONG).unwrap();
+    assert_eq!(unit.failure.unwrap().kind.as_str(), "worker_crashed");
+    pool.stop(Stop::Drain).unwrap();
+    let events = world.events();
+    assert_eq!(events.iter().filter(|event| event.starts_with("worker:busy")).count(), 2, "{events:?}");
+    world.assert_clean();
+}

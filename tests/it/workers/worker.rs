@@ -292,6 +292,13 @@ fn by_hand(role: &str) {
                 id = hand.next_query();
             }
         }
+        "dies of its second query after a while" => {
+            let id = hand.query();
+            hand.complete(&id);
+            hand.next_query();
+            std::thread::sleep(Duration::from_millis(1_500));
+            exit(9);
+        }
         other => panic!("no such role: {other}"),
     }
 }
