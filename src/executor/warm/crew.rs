@@ -516,7 +516,7 @@ impl<Memory> State<Memory> {
                 continue;
             }
             let will_do = |member: &Member<Memory>| match &member.hands {
-                Hands::Idle(process) => will_do(waiter, &member.key, process),
+                Hands::Idle(process) => !process.is_lost() && will_do(waiter, &member.key, process),
                 _ => false,
             };
             let found = self.members.iter().filter(|(_, member)| will_do(member));
@@ -545,7 +545,7 @@ impl<Memory> State<Memory> {
             let same = self.members.iter().find(|(_, member)| member.is_of_session(&key));
             let victim = match same {
                 // It is there, and will not do: nobody else wants it either.
-                Some((&number, Member { hands: Hands::Idle(_), .. })) => Some(number),
+                Some((&number, Member { hands: Hands::Idle(process), .. })) if !process.is_lost() => Some(number),
                 Some(_) => continue,
                 None if self.members.len() < max_workers => {
                     self.grant_place(place);
@@ -566,7 +566,7 @@ impl<Memory> State<Memory> {
 
     fn candidates(&self) -> impl Iterator<Item = Candidate> {
         self.members.iter().filter_map(|(&number, member)| match &member.hands {
-            Hands::Idle(process) => Some(Candidate {
+            Hands::Idle(process) if !process.is_lost() => Some(Candidate {
                 number,
                 created_at: process.created_at,
                 last_activity: process.last_activity,

@@ -81,7 +81,12 @@ fn watch<D: Dialect>(crew: &Crew<D>, leaving: &[Gone<D>]) -> Vec<(Whose, Source)
 
 /// When an idle process is to be looked at although nothing happens.
 fn next_due<Memory>(keep: &Keep, process: &WarmProcess<Memory>) -> Instant {
-    let well = process.lost_at.map_or_else(|| process.health_due(keep), |lost_at| lost_at + UNTIL_KNOWN);
+    let well = match process.lost_at {
+        Some(lost_at) => lost_at + UNTIL_KNOWN,
+        // Whoever had it last has not looked.
+        None if process.is_lost() => process.created_at,
+        None => process.health_due(keep),
+    };
     well.min(process.last_activity + keep.inactivity_limit).min(process.created_at + keep.max_age)
 }
 

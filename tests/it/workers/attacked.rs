@@ -4,6 +4,7 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use workcrew::executor::claude_cli::{Between, ClaudeSession};
+use workcrew::ipc::ConnectionState;
 use workcrew::repository::By;
 use workcrew::{Call, ExecuteError, Executor, Stop, UnitStatus, WorkResult};
 
@@ -133,5 +134,19 @@ fn who_has_worked_for_a_while_has_taken_its_query_also_if_it_never_said_so() {
     pool.stop(Stop::Drain).unwrap();
     let events = world.events();
     assert_eq!(events.iter().filter(|event| event.starts_with("worker:busy")).count(), 2, "{events:?}");
+    world.assert_clean();
+}
+
+#[test]
+fn one_that_has_hung_up_is_not_asked() {
+    let world = World::new();
+    let (pool, processes) = world.pool("hangs up when idle", world.keep(1));
+    ask(&pool, "a", "go");
+    until("it has hung up", || {
+        processes.list().first().is_none_or(|view| view.connection == ConnectionState::Disconnected)
+    });
+    let unit = pool.enqueue(NewUnit::new("b").max_retries(0), "go").unwrap().wait_timeout(LONG).unwrap();
+    assert_eq!(unit.output.as_deref(), Some("done"), "{:?}", unit.failure);
+    pool.stop(Stop::Drain).unwrap();
     world.assert_clean();
 }
