@@ -49,6 +49,8 @@ pub(super) struct State<Memory> {
     /// On their way to the keeper.
     leaving: Vec<Leaving<Memory>>,
     phase: Phase,
+    /// By when all have to be gone by themselves.
+    ends_by: Option<Instant>,
     started_ever: u64,
     waited_ever: u64,
     /// How many did not come up since one did.
@@ -191,6 +193,7 @@ impl<D: Dialect> Crew<D> {
             waiters: Vec::new(),
             leaving: Vec::new(),
             phase: Phase::New,
+            ends_by: None,
             started_ever: 0,
             waited_ever: 0,
             failed_starts: 0,
@@ -354,6 +357,11 @@ impl<D: Dialect> Crew<D> {
         std::mem::take(&mut self.lock().leaving)
     }
 
+    /// By when all have to be gone by themselves, if they have to.
+    pub(super) fn ends_by(&self) -> Option<Instant> {
+        self.lock().ends_by
+    }
+
     /// Looks at every process that nobody has.
     pub(super) fn for_each_idle(&self, mut look: impl FnMut(&WarmProcess<D::Memory>)) {
         for member in self.lock().members.values() {
@@ -447,10 +455,11 @@ impl<D: Dialect> Crew<D> {
             }
             Phase::Closed => None,
         };
+        let until = Instant::now() + grace;
+        state.ends_by = Some(state.ends_by.map_or(until, |earlier| earlier.min(until)));
         state.send_all_off(grace);
         self.deal(&mut state);
         self.bell.ring();
-        let until = Instant::now() + grace;
         while state.members.values().any(|member| matches!(member.hands, Hands::Call)) {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {

@@ -26,6 +26,9 @@ pub(super) fn keep<D: Dialect>(crew: &Crew<D>) {
     let mut leaving: Vec<Gone<D>> = Vec::new();
     loop {
         leaving.extend(crew.take_leaving().into_iter().map(|process| Gone::begin(crew, process)));
+        if let Some(ends_by) = crew.ends_by() {
+            leaving.iter_mut().for_each(|gone| gone.end_by(ends_by));
+        }
         leaving.retain_mut(|gone| !gone.is_over(crew));
         if leaving.is_empty() && crew.is_over() {
             return;
@@ -261,6 +264,13 @@ impl<D: Dialect> Gone<D> {
     fn hurry(&mut self) {
         if self.stage == Stage::Told && self.process.has_hung_up() {
             self.until = self.until.min(Instant::now() + AFTER_ACK);
+        }
+    }
+
+    /// It has no longer than that to go by itself, whatever it was told.
+    fn end_by(&mut self, at: Instant) {
+        if self.stage != Stage::Killed {
+            self.until = self.until.min(at);
         }
     }
 

@@ -150,3 +150,25 @@ fn one_that_has_hung_up_is_not_asked() {
     pool.stop(Stop::Drain).unwrap();
     world.assert_clean();
 }
+
+/// Stops a pool, and says whether that was over in time. If not, nobody waits for it any more.
+fn stops(pool: WorkPool, stop: Stop) -> bool {
+    let (done, over) = channel();
+    std::thread::spawn(move || {
+        pool.stop(stop).unwrap();
+        done.send(()).unwrap();
+    });
+    over.recv_timeout(LONG / 2).is_ok()
+}
+
+#[test]
+fn a_pool_that_is_stopped_at_once_does_not_wait_for_one_that_was_told_to_go_before() {
+    let world = World::new();
+    let (builder, _processes) = world.builder(world.workers("ignores shutdown", world.keep(1).shutdown_grace(LONG)));
+    let pool = builder.max_workers(1).up();
+    pool.enqueue(NewUnit::new("1").affinity_key("ada"), "go").unwrap().wait_timeout(LONG).unwrap();
+    pool.enqueue(NewUnit::new("2").affinity_key("bob"), "go").unwrap();
+    world.wait_for("worker:shutting_down 1: another key needs its place");
+    assert!(stops(pool, Stop::Now));
+    world.assert_gone();
+}
