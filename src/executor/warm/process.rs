@@ -84,6 +84,8 @@ pub(super) struct WarmProcess<Memory> {
     tail: Tail,
     /// How its leader ended.
     leader: Option<Word>,
+    /// What is closed once it is gone, if that was not so yet when there was nothing more to be heard of it.
+    burial: Option<Arc<UnixStream>>,
     is_gone: bool,
 }
 
@@ -139,6 +141,7 @@ impl<Memory: Default> WarmProcess<Memory> {
             said: 0,
             tail: Tail::new(TAIL_LIMIT_BYTES),
             leader: None,
+            burial: None,
             is_gone: false,
         })
     }
@@ -230,7 +233,8 @@ impl<Memory> WarmProcess<Memory> {
             }
         }
         if !self.is_gone {
-            sources.push((Source::Report, self.tree.line.descriptor(), PollFlags::IN));
+            let report = self.burial.as_ref().map_or_else(|| self.tree.line.descriptor(), Arc::clone);
+            sources.push((Source::Report, report, PollFlags::IN));
         }
         sources
     }
@@ -301,14 +305,20 @@ impl<Memory> WarmProcess<Memory> {
     }
 
     fn hear_report(&mut self, give: &mut dyn FnMut(Line<'_>)) {
+        if self.burial.take().is_some() {
+            self.is_gone = true;
+            self.hear_last_words(give);
+            return;
+        }
         match self.tree.line.hear() {
             word @ (Word::Exited(_) | Word::Ended(_)) => {
                 self.leader = Some(word);
                 self.hear_last_words(give);
             }
             Word::Gone => {
-                self.tree.take_in();
-                self.is_gone = true;
+                // Whoever hangs up on it, to kill it, hears the same long before it is.
+                self.burial = self.tree.bury().map(Arc::new);
+                self.is_gone = self.burial.is_none();
                 self.hear_last_words(give);
             }
         }

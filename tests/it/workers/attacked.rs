@@ -172,3 +172,12 @@ fn a_pool_that_is_stopped_at_once_does_not_wait_for_one_that_was_told_to_go_befo
     assert!(stops(pool, Stop::Now));
     world.assert_gone();
 }
+
+#[test]
+fn one_that_has_stopped_whoever_ends_it_keeps_nobody_waiting() {
+    let world = World::new();
+    let (pool, _processes) = world.pool("stops whoever ends it", world.keep(1));
+    assert_eq!(ask(&pool, "a", "go").output.as_deref(), Some("done"));
+    assert!(stops(pool, Stop::Drain));
+    world.assert_clean();
+}

@@ -299,6 +299,12 @@ fn by_hand(role: &str) {
             std::thread::sleep(Duration::from_millis(1_500));
             exit(9);
         }
+        "stops whoever ends it" => {
+            let id = hand.query();
+            rustix::process::kill_process(rustix::process::getppid().unwrap(), rustix::process::Signal::STOP).unwrap();
+            hand.complete(&id);
+            hand.hear_out();
+        }
         other => panic!("no such role: {other}"),
     }
 }
