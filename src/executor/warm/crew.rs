@@ -27,6 +27,7 @@ use crate::executor::ipc::{ConnectionState, ProcessState};
 use crate::executor::process::tree::Line as TreeLine;
 use crate::nudge::Nudge;
 use crate::panics;
+use crate::pool::inside;
 use crate::process::Process;
 
 /// How long a process that was killed may take to be gone. The system may hold on to one that waits for a disk.
@@ -250,9 +251,14 @@ impl<D: Dialect> Crew<D> {
     pub(super) fn have_keeper(self: &Arc<Self>) -> std::io::Result<()> {
         let mut state = self.lock();
         if matches!(state.phase, Phase::New) {
-            let crew = Arc::clone(self);
+            let (crew, pool) = (Arc::clone(self), inside::current());
             let builder = std::thread::Builder::new().name("workcrew-keeper".to_owned());
-            state.phase = Phase::Open(builder.spawn(move || keeper::keep(&crew))?);
+            let keeper = builder.spawn(move || {
+                // The pool waits for it when it stops, so what it calls must not wait for the pool.
+                inside::enter(pool);
+                keeper::keep(&crew);
+            });
+            state.phase = Phase::Open(keeper?);
         }
         Ok(())
     }
@@ -427,13 +433,14 @@ impl<D: Dialect> Crew<D> {
         self.lock().members.len()
     }
 
-    /// Ends all that there are now, each when it is done with what it has, and waits for that.
+    /// Ends all that there are now, each when it is done with what it has, and waits for that, unless this thread may be the one that
+    /// it would wait for.
     pub(super) fn shut_down_all(&self) {
         let mut state = self.lock();
         let those: Vec<u64> = state.members.keys().copied().collect();
         state.send_all_off(self.keep.shutdown_grace);
         self.bell.ring();
-        while those.iter().any(|number| state.members.contains_key(number)) {
+        while inside::current() == 0 && those.iter().any(|number| state.members.contains_key(number)) {
             state = self.gone.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }

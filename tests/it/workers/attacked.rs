@@ -1,6 +1,6 @@
 //! What does not happen often: all of it at the wrong moment, for too long or again and again.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use workcrew::executor::claude_cli::{Between, ClaudeSession};
@@ -178,6 +178,52 @@ fn one_that_has_stopped_whoever_ends_it_keeps_nobody_waiting() {
     let world = World::new();
     let (pool, _processes) = world.pool("stops whoever ends it", world.keep(1));
     assert_eq!(ask(&pool, "a", "go").output.as_deref(), Some("done"));
+    assert!(stops(pool, Stop::Drain));
+    world.assert_clean();
+}
+
+#[test]
+fn a_pool_can_be_stopped_and_dropped_by_whoever_hears_of_its_processes() {
+    let world = World::new();
+    let held: Arc<Mutex<Option<WorkPool>>> = Arc::default();
+    let (send, stopped) = channel();
+    let (observed, send) = (Arc::clone(&held), Mutex::new(send));
+    let keep = world.keep(1).inactivity_limit(Duration::from_millis(200)).observer(move |event| {
+        if matches!(event, ProcessEvent::ShuttingDown { .. })
+            && let Some(pool) = observed.lock().unwrap().take()
+        {
+            pool.stop(Stop::Drain).unwrap();
+            drop(pool);
+            send.lock().unwrap().send(()).unwrap();
+        }
+    });
+    let (pool, processes) = world.pool("good", keep);
+    let handle = pool.handle();
+    let unit = pool.enqueue(NewUnit::new("a"), "echo hi").unwrap();
+    *held.lock().unwrap() = Some(pool);
+    assert_eq!(unit.wait_timeout(LONG).unwrap().status, UnitStatus::Completed);
+    stopped.recv_timeout(LONG / 2).unwrap();
+    drop(handle);
+    until("all are gone", || processes.list().is_empty());
+    world.assert_clean();
+}
+
+#[test]
+fn whoever_hears_of_a_process_can_have_all_end() {
+    let world = World::new();
+    let seen: Arc<Mutex<Option<Processes>>> = Arc::default();
+    let observed = Arc::clone(&seen);
+    let keep = world.keep(1).observer(move |event| {
+        let processes = observed.lock().unwrap().clone();
+        if let (ProcessEvent::Busy { .. }, Some(processes)) = (event, processes) {
+            processes.shut_down_all();
+        }
+    });
+    let (pool, processes) = world.pool("good", keep);
+    *seen.lock().unwrap() = Some(processes.clone());
+    let unit = pool.enqueue(NewUnit::new("a"), "echo hi").unwrap();
+    assert_eq!(unit.wait_timeout(LONG / 2).unwrap().status, UnitStatus::Completed);
+    until("it has ended", || processes.list().is_empty());
     assert!(stops(pool, Stop::Drain));
     world.assert_clean();
 }
