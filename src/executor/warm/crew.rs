@@ -12,7 +12,8 @@
 //!     └─ else ────────────────────────────────────────────────────▶ it waits in line
 //! ```
 //!
-//! Whoever came first is served first, but a process that is there goes to whoever wants exactly that.
+//! Whoever came first is served first, but a process that is there goes to whoever wants exactly that, until somebody who needs its place has
+//! been passed by too often.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -32,6 +33,9 @@ use crate::process::Process;
 
 /// How long a process that was killed may take to be gone. The system may hold on to one that waits for a disk.
 pub(super) const UNTIL_GONE: Duration = Duration::from_secs(5);
+
+/// So often somebody who needs a place lets a process that is there go to others who came later.
+const PASSED_BY_LIMIT: u32 = 16;
 
 /// All processes of one kind, and those who wait for one.
 pub(super) struct Crew<D: Dialect> {
@@ -150,6 +154,8 @@ struct Waiter<Memory> {
     resumed: Option<String>,
     nudge: Arc<Nudge>,
     grant: Option<Grant<Memory>>,
+    /// How often others who came later have got something first.
+    passed_by: u32,
 }
 
 /// What somebody gets who waited.
@@ -220,7 +226,7 @@ impl<D: Dialect> Crew<D> {
         state.waited_ever += 1;
         let ticket = state.waited_ever;
         let (key, resumed, nudge) = (key.clone(), resumed.map(str::to_owned), Arc::clone(nudge));
-        state.waiters.push(Waiter { ticket, key, resumed, nudge, grant: None });
+        state.waiters.push(Waiter { ticket, key, resumed, nudge, grant: None, passed_by: 0 });
         self.deal(&mut state);
         let waits = state.waiters.iter().any(|waiter| waiter.ticket == ticket && waiter.grant.is_none());
         (ticket, waits && !state.is_promised(ticket))
@@ -492,6 +498,13 @@ impl<Memory> State<Memory> {
         self.members.values().any(|member| member.promised_to == Some(ticket))
     }
 
+    /// Whether somebody waits for a place, and not for a process that is there, and was not promised one.
+    fn needs_place(&self, waiter: &Waiter<Memory>) -> bool {
+        waiter.grant.is_none()
+            && !self.is_promised(waiter.ticket)
+            && !self.members.values().any(|member| member.is_of_session(&waiter.key))
+    }
+
     /// Nobody has it.
     fn lay_down(&mut self, process: Box<WarmProcess<Memory>>) {
         if let Some(member) = self.members.get_mut(&process.number) {
@@ -540,8 +553,13 @@ impl<Memory> State<Memory> {
             else {
                 continue;
             };
+            let passed: Vec<usize> = (0..place).filter(|&earlier| self.needs_place(&self.waiters[earlier])).collect();
+            if passed.iter().any(|&earlier| self.waiters[earlier].passed_by >= PASSED_BY_LIMIT) {
+                continue;
+            }
             let Some(member) = self.members.get_mut(&number) else { continue };
             if let Hands::Idle(process) = std::mem::replace(&mut member.hands, Hands::Call) {
+                passed.into_iter().for_each(|earlier| self.waiters[earlier].passed_by += 1);
                 let waiter = &mut self.waiters[place];
                 member.asked_for = Some(waiter.key.clone());
                 waiter.grant = Some(Grant::Process(process));

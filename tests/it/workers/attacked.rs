@@ -227,3 +227,27 @@ fn whoever_hears_of_a_process_can_have_all_end() {
     assert!(stops(pool, Stop::Drain));
     world.assert_clean();
 }
+
+#[test]
+fn who_waits_for_a_place_is_not_passed_by_for_ever() {
+    let world = World::new();
+    let (builder, _processes) = world.builder(world.workers("good", world.keep(1)));
+    let pool = builder.max_workers(8).up();
+    let first = pool.enqueue(NewUnit::new("first"), "wait").unwrap();
+    world.wait_for("query:streaming 1");
+    let of_key = pool.enqueue(NewUnit::new("of a key").affinity_key("ada"), "echo hi").unwrap();
+    world.wait_for("query:queued");
+    let others: Vec<_> =
+        (0..200).map(|n| pool.enqueue(NewUnit::new(format!("other {n}")), "echo ho").unwrap()).collect();
+    world.wait_for("query:queued");
+    pool.cancel("first", By::whom("test")).unwrap();
+    first.wait_timeout(LONG).unwrap();
+    assert_eq!(of_key.wait_timeout(LONG).unwrap().output.as_deref(), Some("hi"));
+    others.into_iter().for_each(|other| drop(other.wait_timeout(LONG).unwrap()));
+    pool.stop(Stop::Drain).unwrap();
+    let events = world.events();
+    let before = events.iter().take_while(|event| *event != "worker:ready 2");
+    let passed = before.filter(|event| event.starts_with("query:complete")).count();
+    assert!(passed < 100, "{passed} came first");
+    world.assert_clean();
+}
