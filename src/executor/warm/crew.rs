@@ -404,6 +404,7 @@ impl<D: Dialect> Crew<D> {
             && state.members.values().all(|member| matches!(member.hands, Hands::Call));
         if is_over {
             state.phase = Phase::Over;
+            self.gone.notify_all();
         }
         is_over
     }
@@ -446,7 +447,11 @@ impl<D: Dialect> Crew<D> {
         let those: Vec<u64> = state.members.keys().copied().collect();
         state.send_all_off(self.keep.shutdown_grace);
         self.bell.ring();
-        while inside::current() == 0 && those.iter().any(|number| state.members.contains_key(number)) {
+        // Once the keeper is gone, what there is is in the hands of threads that were left behind.
+        while inside::current() == 0
+            && !matches!(state.phase, Phase::Over)
+            && those.iter().any(|number| state.members.contains_key(number))
+        {
             state = self.gone.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
@@ -752,5 +757,19 @@ mod tests {
         over.recv_timeout(LONG).expect("the process was seen off");
         assert_eq!(crew.count(), 0);
         crew.close(LONG);
+    }
+
+    #[test]
+    fn nobody_waits_for_what_a_thread_has_that_was_left_behind() {
+        let left_behind = crew();
+        let ticket = wait(&left_behind);
+        let held = process(&left_behind, ticket);
+        let over = shuts_down(&left_behind);
+        left_behind.close(Duration::ZERO);
+        over.recv_timeout(LONG).expect("all of it is over");
+        let over = shuts_down(&left_behind);
+        over.recv_timeout(LONG).expect("it is still over");
+        left_behind.give_back(held, Fate::Idle);
+        assert_eq!(left_behind.count(), 0);
     }
 }
