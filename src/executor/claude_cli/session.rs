@@ -353,7 +353,7 @@ impl Query<Memory> for ClaudeQuery {
                 Some(&ended)
             }
         };
-        memory.was_refused = self.reader.was_refused();
+        memory.was_refused = self.reader.lacks_session();
         let concluded = match self.reader.finish(exit, call) {
             // It can begin without.
             Err(error) if memory.was_refused && self.is_of_key => {

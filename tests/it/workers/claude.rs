@@ -121,6 +121,10 @@ impl Claude {
         self.init();
         self.heard += 1;
         match prompt {
+            "break" => {
+                let rest = json!({ "subtype": "error_during_execution", "is_error": true, "errors": ["a tool has gone"] });
+                self.result(0.25, rest);
+            }
             "fail" => {
                 let rest = json!({ "is_error": true, "api_error_status": 529, "result": "overloaded" });
                 self.result(0.0, rest);
@@ -241,7 +245,7 @@ fn what_comes_of_a_unit_is_what_a_process_of_its_own_makes_of_it() {
     let played = |executor: Box<dyn Fn(&World) -> WorkPool>| {
         let world = World::new();
         let pool = executor(&world);
-        let units = [("1", "hello"), ("2", "fail"), ("3", "/help"), ("4", "  ")].map(|(id, prompt)| {
+        let units = [("1", "hello"), ("2", "fail"), ("3", "/help"), ("4", "break"), ("5", "  ")].map(|(id, prompt)| {
             pool.enqueue(NewUnit::new(id).max_retries(0), prompt).unwrap().wait_timeout(LONG).unwrap()
         });
         pool.stop(Stop::Drain).unwrap();
@@ -251,8 +255,8 @@ fn what_comes_of_a_unit_is_what_a_process_of_its_own_makes_of_it() {
     let cold = |world: &World| pool(world, agent(world));
     let warm = |world: &World| pool(world, session(world, Between::Clear));
     let (cold, warm) = (played(Box::new(cold)), played(Box::new(warm)));
-    assert_eq!(cold[..3], warm[..3]);
-    assert_eq!(warm[3].2.as_ref().unwrap().kind.as_str(), "invalid_arguments");
+    assert_eq!(cold[..4], warm[..4]);
+    assert_eq!(warm[4].2.as_ref().unwrap().kind.as_str(), "invalid_arguments");
 }
 
 #[test]
