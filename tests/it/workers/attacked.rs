@@ -251,3 +251,37 @@ fn who_waits_for_a_place_is_not_passed_by_for_ever() {
     assert!(passed < 100, "{passed} came first");
     world.assert_clean();
 }
+
+#[test]
+fn a_cancel_behind_a_long_query_that_is_not_read_keeps_nobody_waiting() {
+    let world = World::new();
+    let (pool, _processes) = world.pool("never reads", world.keep(1).health_interval(LONG));
+    let unit = pool.enqueue(NewUnit::new("a"), &"x".repeat(10 << 20)).unwrap();
+    world.wait_for("worker:busy");
+    pool.cancel("a", By::whom("test")).unwrap();
+    assert_eq!(unit.wait_timeout(LONG / 2).unwrap().status, UnitStatus::Cancelled);
+    assert!(stops(pool, Stop::Drain));
+    world.assert_clean();
+}
+
+#[test]
+fn one_that_leaves_its_connection_to_another_and_ends_has_ended() {
+    let world = World::new();
+    let (pool, _processes) = world.pool("leaves its connection to another", world.keep(1));
+    let unit = pool.enqueue(NewUnit::new("a").max_retries(0), "go").unwrap().wait_timeout(LONG / 2).unwrap();
+    assert_eq!(unit.failure.unwrap().kind.as_str(), "worker_crashed");
+    assert!(stops(pool, Stop::Drain));
+    world.assert_clean();
+}
+
+#[test]
+fn one_that_hears_nothing_any_more_is_found_out() {
+    let world = World::new();
+    let short = Duration::from_millis(100);
+    let (pool, _processes) =
+        world.pool("hears nothing any more", world.keep(1).health_interval(short).health_timeout(short));
+    assert_eq!(ask(&pool, "a", "go").output.as_deref(), Some("done"));
+    assert_eq!(ask(&pool, "b", "go").output.as_deref(), Some("done"));
+    assert!(stops(pool, Stop::Drain));
+    world.assert_clean();
+}

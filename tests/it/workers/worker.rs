@@ -305,6 +305,23 @@ fn by_hand(role: &str) {
             hand.complete(&id);
             hand.hear_out();
         }
+        "never reads" => {
+            hand.tell(&json!({ "type": "ready" }));
+            for_ever();
+        }
+        "leaves its connection to another" => {
+            hand.query();
+            // It has the connection as its input, and would live for ever.
+            let stream = std::os::fd::OwnedFd::from(hand.stream.try_clone().unwrap());
+            std::process::Command::new("sleep").arg("999").stdin(stream).spawn().unwrap();
+            exit(0);
+        }
+        "hears nothing any more" => {
+            let id = hand.query();
+            hand.stream.shutdown(std::net::Shutdown::Read).unwrap();
+            hand.complete(&id);
+            for_ever();
+        }
         other => panic!("no such role: {other}"),
     }
 }
