@@ -81,6 +81,8 @@ pub(super) struct WarmProcess<Memory> {
     chunk: Box<[u8]>,
     unsaid: Vec<u8>,
     said: usize,
+    /// It does not listen any more, and has not heard all that was said.
+    is_deaf: bool,
     tail: Tail,
     /// How its leader ended.
     leader: Option<Word>,
@@ -139,6 +141,7 @@ impl<Memory: Default> WarmProcess<Memory> {
             chunk: vec![0; CHUNK_BYTES].into(),
             unsaid: Vec::new(),
             said: 0,
+            is_deaf: false,
             tail: Tail::new(TAIL_LIMIT_BYTES),
             leader: None,
             burial: None,
@@ -196,9 +199,9 @@ impl<Memory> WarmProcess<Memory> {
         }
     }
 
-    /// Whether it has ended, or cannot be heard any more.
+    /// Whether it has ended, or cannot be spoken with any more.
     pub(super) fn is_lost(&self) -> bool {
-        self.has_ended() || self.has_hung_up()
+        self.has_ended() || self.has_hung_up() || self.is_deaf
     }
 
     /// Whether it cannot be heard any more.
@@ -355,8 +358,9 @@ impl<Memory> WarmProcess<Memory> {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return,
                 Err(error) => {
-                    // Its end is heard elsewhere.
+                    // Its end is heard elsewhere, if it has come to that.
                     log::debug!("process {}: it does not listen: {error}", self.number);
+                    (self.is_deaf, self.lost_at) = (true, self.lost_at.or_else(|| Some(Instant::now())));
                     break;
                 }
             }

@@ -285,3 +285,24 @@ fn one_that_hears_nothing_any_more_is_found_out() {
     assert!(stops(pool, Stop::Drain));
     world.assert_clean();
 }
+
+#[test]
+fn one_that_does_not_listen_is_not_waited_for_also_if_it_cannot_be_asked_whether_it_is_well() {
+    let world = World::new();
+    let script = world.folder.path().join("deaf");
+    let result = r#"{"type":"result","subtype":"success","is_error":false,"result":"done"}"#;
+    let text = format!("#!/bin/sh\nread -r prompt\nexec 0</dev/null\necho '{result}'\nexec sleep 999\n");
+    std::fs::write(&script, text).unwrap();
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let keep = world.keep(1).shutdown_grace(Duration::from_millis(100));
+    let pool = pool_of(&world, ClaudeSession::new(agent(&world).program(script), Between::Nothing, keep).unwrap());
+    let ask = |id: &str| {
+        let unit = NewUnit::new(id).affinity_key("ada").max_retries(0);
+        pool.enqueue(unit, "hello").unwrap().wait_timeout(LONG / 2).unwrap()
+    };
+    assert_eq!(ask("a").output.as_deref(), Some("done"));
+    assert_eq!(ask("b").status, UnitStatus::Failed, "it never heard of it");
+    assert_eq!(ask("c").output.as_deref(), Some("done"), "by another");
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
