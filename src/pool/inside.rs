@@ -18,12 +18,17 @@ pub(super) fn next_pool() -> u64 {
     POOLS_EVER.fetch_add(1, Ordering::Relaxed) + 1
 }
 
+/// The number of the pool that this thread belongs to; 0 for none.
+pub(crate) fn current() -> u64 {
+    POOL.with(Cell::get)
+}
+
 /// From now on this thread belongs to a pool.
-pub(super) fn enter(pool: u64) {
+pub(crate) fn enter(pool: u64) {
     POOL.with(|current| current.set(pool));
 }
 
 /// Whether this thread belongs to a pool.
 pub(super) fn is_inside(pool: u64) -> bool {
-    POOL.with(Cell::get) == pool
+    current() == pool
 }

@@ -57,7 +57,7 @@ mod heartbeat;
 mod homes;
 mod inbox;
 mod init;
-mod inside;
+pub(crate) mod inside;
 mod judge;
 mod ledger;
 mod line;

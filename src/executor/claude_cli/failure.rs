@@ -60,15 +60,20 @@ pub(super) fn trouble(result: &Event, hints: &Hints, call: &Call<'_>) -> Trouble
 }
 
 fn during_execution(result: &Event, call: &Call<'_>) -> Trouble {
-    let errors = result.get("errors").and_then(Value::as_array);
-    let says = |text: &str| errors.into_iter().flatten().filter_map(Value::as_str).any(|error| error.contains(text));
-    if says("No conversation found") || says("--resume requires a valid session") {
+    if lacks_session(result) {
         session_not_found(call)
     } else if text(result, "terminal_reason").starts_with("aborted") {
         Trouble::Interrupted
     } else {
         Trouble::Agent
     }
+}
+
+/// Whether the session that was to be carried on is not there.
+pub(super) fn lacks_session(result: &Event) -> bool {
+    let errors = result.get("errors").and_then(Value::as_array);
+    let says = |text: &str| errors.into_iter().flatten().filter_map(Value::as_str).any(|error| error.contains(text));
+    says("No conversation found") || says("--resume requires a valid session")
 }
 
 fn of_api(result: &Event, hints: &Hints, now: DateTime<Utc>) -> Trouble {

@@ -217,6 +217,8 @@ impl Dialect for Session {
         let mut spending = memory.spending.take().unwrap_or_else(Spending::of_resumed_session);
         if is_to_clear {
             spending.cleared();
+            // The next one says itself which it is, unless its unit is cancelled before that.
+            memory.session = None;
         }
         let prompt = user_line(call.prompt());
         let (words, waiting) = if is_to_clear { (user_line("/clear"), Some(prompt)) } else { (prompt, None) };
@@ -385,7 +387,7 @@ impl Query<Memory> for ClaudeQuery {
                 Some(&ended)
             }
         };
-        memory.was_refused = self.reader.was_refused();
+        memory.was_refused = self.reader.lacks_session();
         let concluded = match self.reader.finish(exit, call) {
             // It can begin without.
             Err(error) if memory.was_refused && self.is_of_key => {

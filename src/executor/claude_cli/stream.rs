@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::failure::{Hints, trouble};
+use super::failure::{Hints, lacks_session, trouble};
 use super::message::{message, summary, written_files};
 use super::spending::Spending;
 use super::work::Work;
@@ -144,6 +144,11 @@ impl ClaudeReader {
             text(&error.result, "subtype") == "error_during_execution" && !reason.starts_with("aborted")
         };
         self.success.is_none() && self.error.as_ref().is_some_and(refuses)
+    }
+
+    /// Whether that is the session that it was to carry on.
+    pub(super) fn lacks_session(&self) -> bool {
+        self.was_refused() && self.error.as_ref().is_some_and(|error| lacks_session(&error.result))
     }
 
     /// What it used, for whoever goes on counting.

@@ -5,7 +5,7 @@ use std::fmt;
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -224,9 +224,11 @@ fn make_room(path: &Path) -> Result<(), SocketError> {
     fs::remove_file(path).map_err(|source| SocketError::System { path: path.to_owned(), source })
 }
 
-/// Whether nobody listens at a socket.
+/// Whether nobody listens at a socket. It is not knocked at, for whoever is let in is taken for the worker: a socket of another type is
+/// refused where there is nobody, and does not fit where there is somebody.
 fn is_deserted(path: &Path) -> bool {
-    matches!(UnixStream::connect(path), Err(error) if error.kind() == io::ErrorKind::ConnectionRefused)
+    let looked = UnixDatagram::unbound().and_then(|socket| socket.connect(path));
+    matches!(looked, Err(error) if error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 fn this_user() -> u32 {
@@ -333,6 +335,7 @@ mod tests {
         SocketDirectory::open(&path).unwrap();
         assert_eq!(left.map(|path| path.exists()), [false, true, true]);
         assert!(living.path().exists());
+        assert!(living.accept().unwrap().is_none(), "whoever looks does not knock");
     }
 
     #[test]

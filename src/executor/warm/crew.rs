@@ -12,7 +12,12 @@
 //!     └─ else ────────────────────────────────────────────────────▶ it waits in line
 //! ```
 //!
-//! Whoever came first is served first, but a process that is there goes to whoever wants exactly that.
+//! Whoever came first is served first, but a process that is there goes to whoever wants exactly that, until somebody who needs its place has
+//! been passed by too often.
+
+mod deal;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -20,17 +25,20 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::dialect::{Dialect, Health, ProcessKey};
-use super::eviction::Candidate;
 use super::process::{Bell, WarmProcess};
-use super::{Eviction, Keep, ProcessEvent, ProcessView, Why, keeper};
+use super::{Keep, ProcessEvent, ProcessView, Why, keeper};
 use crate::executor::ipc::{ConnectionState, ProcessState};
 use crate::executor::process::tree::Line as TreeLine;
 use crate::nudge::Nudge;
 use crate::panics;
+use crate::pool::inside;
 use crate::process::Process;
 
 /// How long a process that was killed may take to be gone. The system may hold on to one that waits for a disk.
 pub(super) const UNTIL_GONE: Duration = Duration::from_secs(5);
+
+/// So often somebody who needs a place lets a process that is there go to others who came later.
+const PASSED_BY_LIMIT: u32 = 16;
 
 /// All processes of one kind, and those who wait for one.
 pub(super) struct Crew<D: Dialect> {
@@ -49,6 +57,8 @@ pub(super) struct State<Memory> {
     /// On their way to the keeper.
     leaving: Vec<Leaving<Memory>>,
     phase: Phase,
+    /// By when all have to be gone by themselves.
+    ends_by: Option<Instant>,
     started_ever: u64,
     waited_ever: u64,
     /// How many did not come up since one did.
@@ -69,12 +79,21 @@ enum Phase {
 /// A place that is taken.
 struct Member<Memory> {
     key: ProcessKey,
+    /// What it is asked for while a call has it. It need not have been started for that.
+    asked_for: Option<ProcessKey>,
     hands: Hands<Memory>,
     /// Who gets its place.
     promised_to: Option<u64>,
     /// It takes nothing more.
     is_to_end: bool,
     face: Face,
+}
+
+impl<Memory> Member<Memory> {
+    /// Whether it is the one process of the session that a key names.
+    fn is_of_session(&self, key: &ProcessKey) -> bool {
+        key.session.is_some() && (self.key == *key || self.asked_for.as_ref() == Some(key))
+    }
 }
 
 /// Who has a process.
@@ -138,6 +157,8 @@ struct Waiter<Memory> {
     resumed: Option<String>,
     nudge: Arc<Nudge>,
     grant: Option<Grant<Memory>>,
+    /// How often others who came later have got something first.
+    passed_by: u32,
 }
 
 /// What somebody gets who waited.
@@ -182,6 +203,7 @@ impl<D: Dialect> Crew<D> {
             waiters: Vec::new(),
             leaving: Vec::new(),
             phase: Phase::New,
+            ends_by: None,
             started_ever: 0,
             waited_ever: 0,
             failed_starts: 0,
@@ -213,7 +235,7 @@ impl<D: Dialect> Crew<D> {
         state.waited_ever += 1;
         let ticket = state.waited_ever;
         let (key, resumed, nudge) = (key.clone(), resumed.map(str::to_owned), Arc::clone(nudge));
-        state.waiters.push(Waiter { ticket, key, resumed, nudge, grant: None });
+        state.waiters.push(Waiter { ticket, key, resumed, nudge, grant: None, passed_by: 0 });
         self.deal(&mut state);
         let waits = state.waiters.iter().any(|waiter| waiter.ticket == ticket && waiter.grant.is_none());
         (ticket, waits && !state.is_promised(ticket))
@@ -230,23 +252,28 @@ impl<D: Dialect> Crew<D> {
     pub(super) fn leave_line(&self, ticket: u64) {
         let mut state = self.lock();
         let Some(place) = state.waiters.iter().position(|waiter| waiter.ticket == ticket) else { return };
-        match state.waiters.remove(place).grant {
-            Some(Grant::Process(process)) => state.lay_down(process),
-            Some(Grant::Place(number)) => {
-                state.members.remove(&number);
-            }
+        let grant = state.waiters.remove(place).grant;
+        drop(state);
+        // What came at the last moment goes back as if it had been used: all may have to end meanwhile.
+        match grant {
+            Some(Grant::Process(process)) => self.give_back(process, Fate::Idle),
+            Some(Grant::Place(number)) => self.free(number),
             Some(Grant::Closed) | None => {}
         }
-        self.deal(&mut state);
     }
 
     /// The thread that looks after those that nobody has, if there is none yet.
     pub(super) fn have_keeper(self: &Arc<Self>) -> std::io::Result<()> {
         let mut state = self.lock();
         if matches!(state.phase, Phase::New) {
-            let crew = Arc::clone(self);
+            let (crew, pool) = (Arc::clone(self), inside::current());
             let builder = std::thread::Builder::new().name("workcrew-keeper".to_owned());
-            state.phase = Phase::Open(builder.spawn(move || keeper::keep(&crew))?);
+            let keeper = builder.spawn(move || {
+                // The pool waits for it when it stops, so what it calls must not wait for the pool.
+                inside::enter(pool);
+                keeper::keep(&crew);
+            });
+            state.phase = Phase::Open(keeper?);
         }
         Ok(())
     }
@@ -351,6 +378,11 @@ impl<D: Dialect> Crew<D> {
         std::mem::take(&mut self.lock().leaving)
     }
 
+    /// By when all have to be gone by themselves, if they have to.
+    pub(super) fn ends_by(&self) -> Option<Instant> {
+        self.lock().ends_by
+    }
+
     /// Looks at every process that nobody has.
     pub(super) fn for_each_idle(&self, mut look: impl FnMut(&WarmProcess<D::Memory>)) {
         for member in self.lock().members.values() {
@@ -381,6 +413,7 @@ impl<D: Dialect> Crew<D> {
             && state.members.values().all(|member| matches!(member.hands, Hands::Call));
         if is_over {
             state.phase = Phase::Over;
+            self.gone.notify_all();
         }
         is_over
     }
@@ -416,13 +449,18 @@ impl<D: Dialect> Crew<D> {
         self.lock().members.len()
     }
 
-    /// Ends all that there are now, each when it is done with what it has, and waits for that.
+    /// Ends all that there are now, each when it is done with what it has, and waits for that, unless this thread may be the one that
+    /// it would wait for.
     pub(super) fn shut_down_all(&self) {
         let mut state = self.lock();
         let those: Vec<u64> = state.members.keys().copied().collect();
         state.send_all_off(self.keep.shutdown_grace);
         self.bell.ring();
-        while those.iter().any(|number| state.members.contains_key(number)) {
+        // Once the keeper is gone, what there is is in the hands of threads that were left behind.
+        while inside::current() == 0
+            && !matches!(state.phase, Phase::Over)
+            && those.iter().any(|number| state.members.contains_key(number))
+        {
             state = self.gone.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
@@ -444,10 +482,11 @@ impl<D: Dialect> Crew<D> {
             }
             Phase::Closed => None,
         };
+        let until = Instant::now() + grace;
+        state.ends_by = Some(state.ends_by.map_or(until, |earlier| earlier.min(until)));
         state.send_all_off(grace);
         self.deal(&mut state);
         self.bell.ring();
-        let until = Instant::now() + grace;
         while state.members.values().any(|member| matches!(member.hands, Hands::Call)) {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -469,14 +508,11 @@ impl<D: Dialect> Crew<D> {
 }
 
 impl<Memory> State<Memory> {
-    fn is_promised(&self, ticket: u64) -> bool {
-        self.members.values().any(|member| member.promised_to == Some(ticket))
-    }
-
     /// Nobody has it.
     fn lay_down(&mut self, process: Box<WarmProcess<Memory>>) {
         if let Some(member) = self.members.get_mut(&process.number) {
             member.face.see(&process);
+            member.asked_for = None;
             member.hands = Hands::Idle(process);
         }
     }
@@ -502,84 +538,5 @@ impl<Memory> State<Memory> {
             let how = if grace.is_zero() { Leave::Kill } else { Leave::ShutDown { why: Why::Stopped, grace } };
             self.leaving.push(Leaving { process, how });
         }
-    }
-
-    /// Gives those who wait for a process of a key one that is there, the one that was used last.
-    fn deal_idle(&mut self, will_do: impl Fn(&Waiter<Memory>, &ProcessKey, &WarmProcess<Memory>) -> bool) {
-        for place in 0..self.waiters.len() {
-            let waiter = &self.waiters[place];
-            if waiter.grant.is_some() {
-                continue;
-            }
-            let will_do = |member: &Member<Memory>| match &member.hands {
-                Hands::Idle(process) => will_do(waiter, &member.key, process),
-                _ => false,
-            };
-            let found = self.members.iter().filter(|(_, member)| will_do(member));
-            let Some(number) = found.max_by_key(|(_, member)| member.face.last_activity).map(|(&number, _)| number)
-            else {
-                continue;
-            };
-            let Some(member) = self.members.get_mut(&number) else { continue };
-            if let Hands::Idle(process) = std::mem::replace(&mut member.hands, Hands::Call) {
-                let waiter = &mut self.waiters[place];
-                waiter.grant = Some(Grant::Process(process));
-                waiter.nudge.wake();
-            }
-        }
-    }
-
-    /// Gives those who still wait the places that are free, and promises them those of processes that can go. Says whether any has to.
-    fn deal_places(&mut self, max_workers: usize, eviction: Eviction, grace: Duration) -> bool {
-        let mut has_evicted = false;
-        for place in 0..self.waiters.len() {
-            let (ticket, key) = (self.waiters[place].ticket, self.waiters[place].key.clone());
-            if self.waiters[place].grant.is_some() || self.is_promised(ticket) {
-                continue;
-            }
-            let same = self.members.iter().find(|(_, member)| key.session.is_some() && member.key == key);
-            let victim = match same {
-                // It is there, and will not do: nobody else wants it either.
-                Some((&number, Member { hands: Hands::Idle(_), .. })) => Some(number),
-                Some(_) => continue,
-                None if self.members.len() < max_workers => {
-                    self.grant_place(place);
-                    continue;
-                }
-                None => eviction.choose(self.candidates()),
-            };
-            let Some(member) = victim.and_then(|victim| self.members.get_mut(&victim)) else { continue };
-            if let Hands::Idle(process) = std::mem::replace(&mut member.hands, Hands::Leaving) {
-                // The place is promised before anybody is told to end: there are never more than there may be.
-                member.promised_to = Some(ticket);
-                self.leaving.push(Leaving { process, how: Leave::ShutDown { why: Why::Evicted, grace } });
-                has_evicted = true;
-            }
-        }
-        has_evicted
-    }
-
-    fn candidates(&self) -> impl Iterator<Item = Candidate> {
-        self.members.iter().filter_map(|(&number, member)| match &member.hands {
-            Hands::Idle(process) => Some(Candidate {
-                number,
-                created_at: process.created_at,
-                last_activity: process.last_activity,
-                queries_processed: process.queries_processed,
-            }),
-            _ => None,
-        })
-    }
-
-    /// Gives somebody who waits a place for a process.
-    fn grant_place(&mut self, place: usize) {
-        self.started_ever += 1;
-        let number = self.started_ever;
-        let waiter = &mut self.waiters[place];
-        let (key, face) = (waiter.key.clone(), Face::new());
-        waiter.grant = Some(Grant::Place(number));
-        waiter.nudge.wake();
-        let member = Member { key, hands: Hands::Call, promised_to: None, is_to_end: false, face };
-        self.members.insert(number, member);
     }
 }

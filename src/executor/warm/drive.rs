@@ -17,6 +17,9 @@ use crate::executor::{Call, ExecuteError, WorkResult};
 /// So often a process may say what it must not while it works: then it is ended with its query, not after it.
 const FAULT_LIMIT: u32 = 100;
 
+/// One that ends within that time after it was asked, without a word, may have ended before it was.
+const AT_ONCE: Duration = Duration::from_secs(1);
+
 /// How much longer than its call a process may live if the host cannot end it.
 const BEYOND_THE_CALL: Duration = Duration::from_secs(5);
 
@@ -30,7 +33,8 @@ pub(super) fn execute<D: Dialect>(crew: &Arc<Crew<D>>, call: &Call<'_>) -> Resul
     loop {
         let mut held = acquire(crew, call)?;
         if held.process.is_none() {
-            start(&mut held, command.clone(), call)?;
+            // Made only now: the session of a key may have begun while this waited for its process.
+            start(&mut held, crew.dialect.child(call), call)?;
         }
         // One that was there may just have ended: then another is asked, and in the end a new one.
         if let Some((concluded, written)) = Drive::begin(held, call)?.run() {
@@ -215,14 +219,16 @@ impl<'a, D: Dialect> Drive<'a, D> {
     /// When it is to be looked at although nothing happens.
     fn next_time(&self) -> Option<Instant> {
         let (process, keep, limits) = (self.held.process(), &self.held.crew.keep, self.held.crew.dialect.limits());
-        let health =
-            process.health_asked_at.map_or(process.heard_at + keep.health_interval, |at| at + keep.health_timeout);
+        let heard_out_at = match self.over {
+            Some((Afterwards::HeardOut, at)) => Some(at),
+            _ => None,
+        };
         let times = [
-            Some(health),
+            Some(process.health_due(keep)),
             self.cancelled_at.map(|at| at + self.held.cancel_grace(self.call)),
             self.silence_limit().and_then(|limit| self.spoke_at.unwrap_or(self.asked_at).checked_add(limit)),
             limits.start.filter(|_| self.spoke_at.is_none()).and_then(|limit| self.asked_at.checked_add(limit)),
-            self.over.as_ref().and_then(|(_, at)| at.checked_add(limits.after_answer)),
+            heard_out_at.and_then(|at| at.checked_add(limits.after_answer)),
             process.lost_at.map(|at| at + UNTIL_KNOWN),
         ];
         times.into_iter().flatten().min()
@@ -278,6 +284,7 @@ impl<'a, D: Dialect> Drive<'a, D> {
 
     /// Says what came of it, and lets the process go on or go.
     fn settle(mut self, ended: Ended) -> Option<(Result<WorkResult, ExecuteError>, Vec<String>)> {
+        let was_at_once = self.asked_at.elapsed() < AT_ONCE;
         let exit = match &ended {
             Ended::Over(Afterwards::GoesOn | Afterwards::Replaced(_)) => None,
             Ended::Over(Afterwards::HeardOut) => Some(self.see_it_end(How::Ended(Reason::Lingered))),
@@ -290,11 +297,14 @@ impl<'a, D: Dialect> Drive<'a, D> {
             (_, None) => End::Over,
         };
         self.tell_last_state();
-        // One that is new has nothing from before to be blamed for: then it is the query's own end.
+        // One that is new has nothing from before to be blamed for, and one that worked for a while has begun.
         let is_new = self.held.process().queries_processed == 1;
-        let has_begun = self.spoke_at.is_some() && !matches!(ended, Ended::NotTaken(_));
-        let is_over = matches!(ended, Ended::Over(_) | Ended::Limit(_) | Ended::Broken(_));
-        let was_not_taken = !is_over && !has_begun && !is_new && self.cancelled_at.is_none();
+        let has_not_begun = match ended {
+            Ended::NotTaken(_) => true,
+            Ended::Lost => was_at_once && self.spoke_at.is_none(),
+            Ended::Over(_) | Ended::Limit(_) | Ended::Broken(_) => false,
+        };
+        let was_not_taken = has_not_begun && !is_new && self.cancelled_at.is_none();
         let may_go_on = self.may_go_on();
         let Drive { mut held, query, call, leash, .. } = self;
         let written = query.written_files();

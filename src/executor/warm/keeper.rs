@@ -26,6 +26,9 @@ pub(super) fn keep<D: Dialect>(crew: &Crew<D>) {
     let mut leaving: Vec<Gone<D>> = Vec::new();
     loop {
         leaving.extend(crew.take_leaving().into_iter().map(|process| Gone::begin(crew, process)));
+        if let Some(ends_by) = crew.ends_by() {
+            leaving.iter_mut().for_each(|gone| gone.end_by(ends_by));
+        }
         leaving.retain_mut(|gone| !gone.is_over(crew));
         if leaving.is_empty() && crew.is_over() {
             return;
@@ -83,7 +86,12 @@ fn watch<D: Dialect>(crew: &Crew<D>, leaving: &[Gone<D>]) -> Vec<(Whose, Source)
 
 /// When an idle process is to be looked at although nothing happens.
 fn next_due<Memory>(keep: &Keep, process: &WarmProcess<Memory>) -> Instant {
-    let well = process.lost_at.map_or_else(|| process.health_due(keep), |lost_at| lost_at + UNTIL_KNOWN);
+    let well = match process.lost_at {
+        Some(lost_at) => lost_at + UNTIL_KNOWN,
+        // Whoever had it last has not looked.
+        None if process.is_lost() => process.created_at,
+        None => process.health_due(keep),
+    };
     well.min(process.last_activity + keep.inactivity_limit).min(process.created_at + keep.max_age)
 }
 
@@ -258,6 +266,13 @@ impl<D: Dialect> Gone<D> {
     fn hurry(&mut self) {
         if self.stage == Stage::Told && self.process.has_hung_up() {
             self.until = self.until.min(Instant::now() + AFTER_ACK);
+        }
+    }
+
+    /// It has no longer than that to go by itself, whatever it was told.
+    fn end_by(&mut self, at: Instant) {
+        if self.stage != Stage::Killed {
+            self.until = self.until.min(at);
         }
     }
 

@@ -138,7 +138,7 @@ impl Processes {
     }
 
     /// Tells all that there are now to end, each when it is done with what it has in hand, and waits for that. Whoever needs one afterwards
-    /// starts another.
+    /// starts another. On a thread of a pool, such as that of an observer, it only asks for it and returns.
     pub fn shut_down_all(&self) {
         if let Some(crew) = self.crew.upgrade() {
             crew.shut_down_all();

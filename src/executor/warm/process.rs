@@ -84,9 +84,13 @@ pub(super) struct WarmProcess<Memory> {
     chunk: Box<[u8]>,
     unsaid: Vec<u8>,
     said: usize,
+    /// It does not listen any more, and has not heard all that was said.
+    is_deaf: bool,
     tail: Tail,
     /// How its leader ended.
     leader: Option<Word>,
+    /// What is closed once it is gone, if that was not so yet when there was nothing more to be heard of it.
+    burial: Option<Arc<UnixStream>>,
     is_gone: bool,
 }
 
@@ -143,8 +147,10 @@ impl<Memory: Default> WarmProcess<Memory> {
             chunk: vec![0; CHUNK_BYTES].into(),
             unsaid: Vec::new(),
             said: 0,
+            is_deaf: false,
             tail: Tail::new(TAIL_LIMIT_BYTES),
             leader: None,
+            burial: None,
             is_gone: false,
         })
     }
@@ -194,9 +200,9 @@ impl<Memory> WarmProcess<Memory> {
         }
     }
 
-    /// Whether it has ended, or cannot be heard any more.
+    /// Whether it has ended, or cannot be spoken with any more.
     pub(super) fn is_lost(&self) -> bool {
-        self.has_ended() || self.has_hung_up()
+        self.has_ended() || self.has_hung_up() || self.is_deaf
     }
 
     /// Whether it cannot be heard any more.
@@ -231,7 +237,8 @@ impl<Memory> WarmProcess<Memory> {
             }
         }
         if !self.is_gone {
-            sources.push((Source::Report, self.tree.line.descriptor(), PollFlags::IN));
+            let report = self.burial.as_ref().map_or_else(|| self.tree.line.descriptor(), Arc::clone);
+            sources.push((Source::Report, report, PollFlags::IN));
         }
         sources
     }
@@ -302,14 +309,20 @@ impl<Memory> WarmProcess<Memory> {
     }
 
     fn hear_report(&mut self, give: &mut dyn FnMut(Line<'_>)) {
+        if self.burial.take().is_some() {
+            self.is_gone = true;
+            self.hear_last_words(give);
+            return;
+        }
         match self.tree.line.hear() {
             word @ (Word::Exited(_) | Word::Ended(_)) => {
                 self.leader = Some(word);
                 self.hear_last_words(give);
             }
             Word::Gone => {
-                self.tree.take_in();
-                self.is_gone = true;
+                // Whoever hangs up on it, to kill it, hears the same long before it is.
+                self.burial = self.tree.bury().map(Arc::new);
+                self.is_gone = self.burial.is_none();
                 self.hear_last_words(give);
             }
         }
@@ -346,8 +359,9 @@ impl<Memory> WarmProcess<Memory> {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return,
                 Err(error) => {
-                    // Its end is heard elsewhere.
+                    // Its end is heard elsewhere, if it has come to that.
                     log::debug!("process {}: it does not listen: {error}", self.number);
+                    (self.is_deaf, self.lost_at) = (true, self.lost_at.or_else(|| Some(Instant::now())));
                     break;
                 }
             }

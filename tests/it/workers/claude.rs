@@ -17,6 +17,9 @@ const CLAUDE: &str = "WORKCREW_TEST_CLAUDE";
 /// Where it writes down what it is told, and with what it was started.
 const NOTES: &str = "WORKCREW_TEST_NOTES";
 
+/// The variable that says that it clears nothing before it was told something else.
+pub(super) const SLOW_TO_CLEAR: &str = "WORKCREW_TEST_SLOW_TO_CLEAR";
+
 #[test]
 #[ignore = "a process of its own, which the other tests start"]
 fn claude() {
@@ -109,6 +112,9 @@ impl Claude {
             self.result(0.25, json!({ "result": "and another that nobody asked for" }));
         }
         if prompt == "/clear" {
+            if std::env::var_os(SLOW_TO_CLEAR).is_some() {
+                crate::children::hear().unwrap();
+            }
             self.session += 1;
             self.heard = 0;
             self.cost = 0.0;
@@ -119,6 +125,11 @@ impl Claude {
         self.init();
         self.heard += 1;
         match prompt {
+            "break" => {
+                let rest =
+                    json!({ "subtype": "error_during_execution", "is_error": true, "errors": ["a tool has gone"] });
+                self.result(0.25, rest);
+            }
             "fail" => {
                 let rest = json!({ "is_error": true, "api_error_status": 529, "result": "overloaded" });
                 self.result(0.0, rest);
@@ -177,7 +188,7 @@ fn note(line: &str) {
 }
 
 /// Claude Code, as this binary plays it: a script calls it, because it has arguments of its own.
-fn agent(world: &World) -> ClaudeCli {
+pub(super) fn agent(world: &World) -> ClaudeCli {
     let script = world.folder.path().join("claude");
     if !script.exists() {
         let binary = std::env::current_exe().unwrap();
@@ -193,16 +204,16 @@ fn agent(world: &World) -> ClaudeCli {
         .env(NOTES, world.folder.path().join("notes"))
 }
 
-fn notes(world: &World) -> Vec<String> {
+pub(super) fn notes(world: &World) -> Vec<String> {
     let notes = std::fs::read_to_string(world.folder.path().join("notes")).unwrap_or_default();
     notes.lines().map(str::to_owned).collect()
 }
 
-fn told(world: &World) -> Vec<String> {
+pub(super) fn told(world: &World) -> Vec<String> {
     notes(world).iter().filter_map(|note| note.strip_prefix("told ")).map(str::to_owned).collect()
 }
 
-fn starts(world: &World) -> usize {
+pub(super) fn starts(world: &World) -> usize {
     notes(world).iter().filter(|note| note.starts_with("started")).count()
 }
 
@@ -210,7 +221,7 @@ fn session(world: &World, between: Between) -> ClaudeSession {
     ClaudeSession::new(agent(world), between, world.keep(1)).unwrap()
 }
 
-fn pool(world: &World, executor: impl Executor) -> WorkPool {
+pub(super) fn pool(world: &World, executor: impl Executor) -> WorkPool {
     WorkPool::builder(world.job, executor, world.repository.clone()).max_workers(1).retry(RetryPolicy::immediate()).up()
 }
 
@@ -245,7 +256,7 @@ fn what_comes_of_a_unit_is_what_a_process_of_its_own_makes_of_it() {
     let played = |executor: Box<dyn Fn(&World) -> WorkPool>| {
         let world = World::new();
         let pool = executor(&world);
-        let units = [("1", "hello"), ("2", "fail"), ("3", "/help"), ("4", "  ")].map(|(id, prompt)| {
+        let units = [("1", "hello"), ("2", "fail"), ("3", "/help"), ("4", "break"), ("5", "  ")].map(|(id, prompt)| {
             pool.enqueue(NewUnit::new(id).max_retries(0), prompt).unwrap().wait_timeout(LONG).unwrap()
         });
         pool.stop(Stop::Drain).unwrap();
@@ -255,8 +266,8 @@ fn what_comes_of_a_unit_is_what_a_process_of_its_own_makes_of_it() {
     let cold = |world: &World| pool(world, agent(world));
     let warm = |world: &World| pool(world, session(world, Between::Clear));
     let (cold, warm) = (played(Box::new(cold)), played(Box::new(warm)));
-    assert_eq!(cold[..3], warm[..3]);
-    assert_eq!(warm[3].2.as_ref().unwrap().kind.as_str(), "invalid_arguments");
+    assert_eq!(cold[..4], warm[..4]);
+    assert_eq!(warm[4].2.as_ref().unwrap().kind.as_str(), "invalid_arguments");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Worker processes: real ones, that do as they are told and that do not. A worker is this test binary, executing itself.
 
+mod attacked;
 mod claude;
 mod crew;
 mod documented;

@@ -297,6 +297,36 @@ fn by_hand(role: &str) {
                 id = hand.next_query();
             }
         }
+        "dies of its second query after a while" => {
+            let id = hand.query();
+            hand.complete(&id);
+            hand.next_query();
+            std::thread::sleep(Duration::from_millis(1_500));
+            exit(9);
+        }
+        "stops whoever ends it" => {
+            let id = hand.query();
+            rustix::process::kill_process(rustix::process::getppid().unwrap(), rustix::process::Signal::STOP).unwrap();
+            hand.complete(&id);
+            hand.hear_out();
+        }
+        "never reads" => {
+            hand.tell(&json!({ "type": "ready" }));
+            for_ever();
+        }
+        "leaves its connection to another" => {
+            hand.query();
+            // It has the connection as its input, and would live for ever.
+            let stream = std::os::fd::OwnedFd::from(hand.stream.try_clone().unwrap());
+            std::process::Command::new("sleep").arg("999").stdin(stream).spawn().unwrap();
+            exit(0);
+        }
+        "hears nothing any more" => {
+            let id = hand.query();
+            hand.stream.shutdown(std::net::Shutdown::Read).unwrap();
+            hand.complete(&id);
+            for_ever();
+        }
         other => panic!("no such role: {other}"),
     }
 }

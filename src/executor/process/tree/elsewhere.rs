@@ -77,6 +77,13 @@ impl Tree {
     /// Nothing is left to be taken in.
     #[expect(clippy::unused_self, clippy::needless_pass_by_ref_mut, reason = "there is a reaper elsewhere")]
     pub(in crate::executor) fn take_in(&mut self) {}
+
+    /// Nor is there anything to be waited for.
+    #[cfg_attr(test, expect(dead_code, reason = "tested on a system where another one is used"))]
+    #[expect(clippy::unused_self, clippy::needless_pass_by_ref_mut, reason = "there is a reaper elsewhere")]
+    pub(in crate::executor) fn bury(&mut self) -> Option<UnixStream> {
+        None
+    }
 }
 
 impl Drop for Tree {

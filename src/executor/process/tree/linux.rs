@@ -81,23 +81,33 @@ impl Tree {
             let _ = reaper.wait();
         }
     }
+
+    /// Takes the reaper in, or has it taken in if it is not gone yet: then it gives what is closed once it is.
+    pub(in crate::executor) fn bury(&mut self) -> Option<UnixStream> {
+        let mut reaper = self.reaper.take()?;
+        if !matches!(reaper.try_wait(), Ok(None)) {
+            return None;
+        }
+        // Should somebody have stopped it, it would hear of that only when it goes on.
+        let _ = rustix::process::kill_process(rustix::process::Pid::from_child(&reaper), rustix::process::Signal::CONT);
+        let (waits, watched) = UnixStream::pair().ok().unzip();
+        // Somebody has to take it in, and it may take as long as the system needs to end what cannot be interrupted.
+        let undertaker = std::thread::Builder::new().name("workcrew-undertaker".to_owned());
+        let taken_in = undertaker.spawn(move || {
+            let _ = reaper.wait();
+            drop(waits);
+        });
+        if let Err(error) = taken_in {
+            log::warn!("no thread to take in a process that ends: {error}");
+        }
+        watched
+    }
 }
 
 impl Drop for Tree {
     fn drop(&mut self) {
         self.line.kill();
-        let Some(mut reaper) = self.reaper.take() else { return };
-        if matches!(reaper.try_wait(), Ok(None)) {
-            // Should somebody have stopped it, it would hear of that only when it goes on.
-            let _ =
-                rustix::process::kill_process(rustix::process::Pid::from_child(&reaper), rustix::process::Signal::CONT);
-            // Somebody has to take it in, and it may take as long as the system needs to end what cannot be interrupted.
-            let undertaker = std::thread::Builder::new().name("workcrew-undertaker".to_owned());
-            let taken_in = undertaker.spawn(move || reaper.wait());
-            if let Err(error) = taken_in {
-                log::warn!("no thread to take in a process that ends: {error}");
-            }
-        }
+        self.bury();
     }
 }
 
