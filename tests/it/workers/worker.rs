@@ -301,7 +301,10 @@ fn by_hand(role: &str) {
             let id = hand.query();
             hand.complete(&id);
             hand.next_query();
-            std::thread::sleep(Duration::from_millis(1_500));
+            let began = std::time::Instant::now();
+            while began.elapsed() < Duration::from_millis(1_500) {
+                std::thread::park_timeout(Duration::from_millis(100));
+            }
             exit(9);
         }
         "stops whoever ends it" => {
