@@ -73,8 +73,9 @@ impl<D: Dialect> Held<D> {
         (process.last_activity, process.unasked_bytes) = (now, 0);
         leash.loosen(keep.idle_limit());
         crew.tell(&ProcessEvent::Idle { number: process.number });
-        if let Some(fault) = &process.fault {
-            log::warn!("process {} is replaced: {fault}", process.number);
+        if process.fault.is_some() {
+            // What it said is with its unit.
+            log::warn!("process {} is replaced: it said what it must not", process.number);
             return Fate::ShutDown(Why::Unfit);
         }
         if now >= process.created_at + keep.max_age { Fate::ShutDown(Why::Old) } else { Fate::Idle }

@@ -84,8 +84,10 @@ pub(super) struct WarmProcess<Memory> {
     chunk: Box<[u8]>,
     unsaid: Vec<u8>,
     said: usize,
-    /// It does not listen any more, and has not heard all that was said.
+    /// It does not listen any more.
     is_deaf: bool,
+    /// It has not heard all that was said.
+    has_missed: bool,
     tail: Tail,
     /// How its leader ended.
     leader: Option<Word>,
@@ -148,6 +150,7 @@ impl<Memory: Default> WarmProcess<Memory> {
             unsaid: Vec::new(),
             said: 0,
             is_deaf: false,
+            has_missed: false,
             tail: Tail::new(TAIL_LIMIT_BYTES),
             leader: None,
             burial: None,
@@ -202,7 +205,9 @@ impl<Memory> WarmProcess<Memory> {
 
     /// Whether it has ended, or cannot be spoken with any more.
     pub(super) fn is_lost(&self) -> bool {
-        self.has_ended() || self.has_hung_up() || self.is_deaf
+        // One that has heard its query may do without an ear until it has answered.
+        let is_deaf = self.is_deaf && self.state == ProcessState::Ready;
+        self.has_ended() || self.has_hung_up() || self.has_missed || is_deaf
     }
 
     /// Whether it cannot be heard any more.
@@ -228,8 +233,13 @@ impl<Memory> WarmProcess<Memory> {
         if let Some(speech) = &self.speech {
             sources.push((Source::Speech, Arc::clone(speech) as Descriptor, PollFlags::IN));
         }
-        if let Some(ear) = self.ear.as_ref().filter(|_| self.owes_words()) {
-            sources.push((Source::Ear, Arc::clone(ear) as Descriptor, PollFlags::OUT));
+        if let Some(ear) = self.ear.as_ref().filter(|_| !self.is_deaf) {
+            // That a pipe is not listened to any more is told in any case; of a socket the other direction tells.
+            let flags = if self.owes_words() { PollFlags::OUT } else { PollFlags::empty() };
+            let is_pipe = self.speech.as_ref().is_none_or(|speech| !Arc::ptr_eq(speech, ear));
+            if is_pipe || self.owes_words() {
+                sources.push((Source::Ear, Arc::clone(ear) as Descriptor, flags));
+            }
         }
         for (number, log) in self.logs.iter().enumerate() {
             if let Some(log) = log {
@@ -250,7 +260,8 @@ impl<Memory> WarmProcess<Memory> {
             Source::Speech => {
                 self.listen(give);
             }
-            Source::Ear => self.say_on(),
+            Source::Ear if self.owes_words() => self.say_on(),
+            Source::Ear => self.is_not_heard(),
             Source::Log(number) => {
                 self.read_log(number);
             }
@@ -361,13 +372,19 @@ impl<Memory> WarmProcess<Memory> {
                 Err(error) => {
                     // Its end is heard elsewhere, if it has come to that.
                     log::debug!("process {}: it does not listen: {error}", self.number);
-                    (self.is_deaf, self.lost_at) = (true, self.lost_at.or_else(|| Some(Instant::now())));
+                    self.has_missed = true;
+                    self.is_not_heard();
                     break;
                 }
             }
         }
         self.unsaid = Vec::new();
         self.said = 0;
+    }
+
+    /// It does not listen any more.
+    fn is_not_heard(&mut self) {
+        self.is_deaf = true;
     }
 
     /// Nothing more is said. A process that is reached by its input ends with that.
