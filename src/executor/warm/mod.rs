@@ -15,7 +15,7 @@
 //! | `keep` | the settings |
 //! | `dialect` | what differs between kinds of processes |
 //! | `process` | one process: its tree, the way to speak to it |
-//! | `crew` | who has which process, and who waits for one |
+//! | `crew`, `crew/deal` | who has which process, who waits for one, and who gets what |
 //! | `eviction` | who has to go |
 //! | `start` | how an attempt comes to a process |
 //! | `drive` | one call, from there to its end |
