@@ -29,6 +29,9 @@ use super::{ENDED, EXITED, ORDER_BYTES, REPORT_BYTES, STARTED};
 /// How long it is at most until children are looked for again while they are being killed. Their deaths wake it earlier.
 const LOOK_AGAIN_MS: i64 = 100;
 
+/// What the inner process waits for before it becomes the command.
+const GO: c_int = libc::SIGUSR1;
+
 /// What a reaper has to know.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Orders {
@@ -78,6 +81,8 @@ pub(super) unsafe fn split(orders: Orders) -> io::Result<()> {
         for signal in 1..=libc::SIGRTMAX() {
             libc::signal(signal, libc::SIG_DFL);
         }
+        // Until the outer one has let go of the host and told it so: whoever stops it then keeps nobody waiting who starts a command.
+        wait_for(GO);
         set_signal_mask(All::Open);
         Ok(())
     }
@@ -99,6 +104,18 @@ fn set_signal_mask(all: All) {
             All::Open => libc::sigemptyset(set.as_mut_ptr()),
         };
         libc::sigprocmask(libc::SIG_SETMASK, set.as_ptr(), std::ptr::null_mut());
+    }
+}
+
+/// Waits for a signal that is blocked, and takes it.
+fn wait_for(signal: c_int) {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: the set is filled before it is used.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigaddset(set.as_mut_ptr(), signal);
+        let mut taken = 0;
+        libc::sigwait(set.as_ptr(), &raw mut taken);
     }
 }
 
@@ -160,6 +177,7 @@ impl Reaper {
     fn keep(mut self) -> ! {
         self.settle_down();
         self.report(STARTED, self.leader);
+        kill(self.leader, GO);
         loop {
             if !self.reap() {
                 // SAFETY: nobody is left, and nothing is to be run at the end. Whoever was forked from the host at the wrong moment
