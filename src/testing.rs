@@ -21,7 +21,7 @@ use crate::money::Charge;
 use crate::repository::{
     Archive, Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Insertion, Intake, JournalEntry,
     LeaseView, News, Page, Purged, Repository, RepositoryError, Result, Slot, StoredInputs, Submitted, Swept,
-    UnitFilter,
+    UnitFilter, UnitSummary,
 };
 use crate::unit::{NewUnit, UnitKey, WorkUnit};
 use crate::worker::{Worker, WorkerChange};
@@ -274,6 +274,10 @@ impl Archive for FaultyRepository {
 
     fn units(&self, filter: &UnitFilter, after: i64, limit: usize) -> Result<Page<WorkUnit>> {
         self.guarded(Verb::Read, |inner| inner.units(filter, after, limit))
+    }
+
+    fn summaries(&self, filter: &UnitFilter, after: i64, limit: usize) -> Result<Page<UnitSummary>> {
+        self.guarded(Verb::Read, |inner| inner.summaries(filter, after, limit))
     }
 
     fn counts(&self, job_id: JobId) -> Result<Counts> {

@@ -79,8 +79,8 @@ pub use self::requests::{
     Submitted, Swept,
 };
 pub use self::views::{
-    Costs, Counts, JournalEntry, LeaseView, MESSAGE_LIMIT_BYTES, ModelCost, PAGE_LIMIT, PAGE_LIMIT_BYTES,
-    PARTIAL_LIMIT_BYTES, PURGE_LIMIT, Page, Staleness, StoredInputs, UnitFilter,
+    AttemptSummary, Costs, Counts, JournalEntry, LeaseView, MESSAGE_LIMIT_BYTES, ModelCost, PAGE_LIMIT,
+    PAGE_LIMIT_BYTES, PARTIAL_LIMIT_BYTES, PURGE_LIMIT, Page, Staleness, StoredInputs, UnitFilter, UnitSummary,
 };
 use crate::attempt::{Attempt, AttemptKey, AttemptReport, AttemptResult, Beginning, Progress};
 use crate::conversation::{Message, StoredMessage};
@@ -120,6 +120,17 @@ pub trait Archive: Send + Sync + fmt::Debug {
 
     /// Units in the order of insertion; `after` is a unit's key, 0 for the first page.
     fn units(&self, filter: &UnitFilter, after: i64, limit: usize) -> Result<Page<WorkUnit>>;
+
+    /// The same units without their contents, each with its attempts and their bills: for whoever goes through all of them.
+    fn summaries(&self, filter: &UnitFilter, after: i64, limit: usize) -> Result<Page<UnitSummary>> {
+        let page = self.units(filter, after, limit)?;
+        let summary = |unit: WorkUnit| {
+            let bill = |attempt: Attempt| Ok(AttemptSummary { charges: self.charges(attempt.key)?, attempt });
+            let attempts = self.attempts(unit.key)?.into_iter().map(bill).collect::<Result<_>>()?;
+            Ok(UnitSummary::of(unit, attempts))
+        };
+        Ok(Page { items: page.items.into_iter().map(summary).collect::<Result<_>>()?, next: page.next })
+    }
 
     /// How many of a job's units are in each status.
     fn counts(&self, job_id: JobId) -> Result<Counts>;

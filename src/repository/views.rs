@@ -6,11 +6,12 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
 use super::loss;
+use crate::attempt::{Attempt, Failure};
 use crate::chain::Hash;
 use crate::job::JobId;
 use crate::lease::OwnerId;
-use crate::money::{Cost, Tokens};
-use crate::unit::{Change, UnitId, UnitKey, UnitStatus};
+use crate::money::{Charge, Cost, Tokens};
+use crate::unit::{Change, UnitId, UnitKey, UnitStatus, WorkUnit};
 use crate::worker::WorkerId;
 
 /// A part of a longer sequence.
@@ -74,6 +75,89 @@ impl UnitFilter {
     pub fn failure_kind(mut self, kind: impl Into<String>) -> UnitFilter {
         self.failure_kind = Some(kind.into());
         self
+    }
+}
+
+/// What became of a unit, without what it was given and what it said: short enough to go through all of a large batch.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct UnitSummary {
+    /// The repository's name for it.
+    pub key: UnitKey,
+    /// Its job.
+    pub job_id: JobId,
+    /// The caller's name for it.
+    pub id: UnitId,
+    /// What kind of work it is.
+    pub unit_type: Option<String>,
+    /// Where it is.
+    pub status: UnitStatus,
+    /// Larger goes first.
+    pub priority: i32,
+    /// How many attempts count against its limit since it was requeued last.
+    pub attempts_used: u32,
+    /// Before which time it is not to be claimed.
+    pub not_before: Option<DateTime<Utc>>,
+    /// When it was inserted.
+    pub created_at: DateTime<Utc>,
+    /// When it ended.
+    pub completed_at: Option<DateTime<Utc>>,
+    /// When its contents were removed.
+    pub purged_at: Option<DateTime<Utc>>,
+    /// Why it FAILED.
+    pub failure: Option<Failure>,
+    /// Its attempts, in order.
+    pub attempts: Vec<AttemptSummary>,
+}
+
+/// An attempt with its bill.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct AttemptSummary {
+    /// Its record.
+    #[serde(flatten)]
+    pub attempt: Attempt,
+    /// What it used, by model, in the order of their names.
+    pub charges: Vec<Charge>,
+}
+
+impl UnitSummary {
+    pub(crate) fn of(unit: WorkUnit, attempts: Vec<AttemptSummary>) -> UnitSummary {
+        UnitSummary {
+            key: unit.key,
+            job_id: unit.job_id,
+            id: unit.id,
+            unit_type: unit.unit_type,
+            status: unit.status,
+            priority: unit.priority,
+            attempts_used: unit.attempts_used,
+            not_before: unit.not_before,
+            created_at: unit.created_at,
+            completed_at: unit.completed_at,
+            purged_at: unit.purged_at,
+            failure: unit.failure,
+            attempts,
+        }
+    }
+
+    /// The attempt that was made last, or is being made.
+    pub fn last_attempt(&self) -> Option<&Attempt> {
+        self.attempts.last().map(|last| &last.attempt)
+    }
+
+    /// All lines of its bill, in the order of its attempts.
+    pub fn charges(&self) -> impl Iterator<Item = &Charge> {
+        self.attempts.iter().flat_map(|attempt| &attempt.charges)
+    }
+
+    /// What all its attempts cost.
+    pub fn cost(&self) -> Cost {
+        self.charges().map(Charge::cost).sum()
+    }
+
+    /// What all its attempts used.
+    pub fn tokens(&self) -> Tokens {
+        self.charges().fold(Tokens::default(), |sum, charge| sum + charge.tokens)
     }
 }
 

@@ -4,19 +4,20 @@ use chrono::TimeDelta;
 use serde_json::{Value, json};
 
 use super::scene::{SECOND, Scene, all_pages, give_up, retry, work};
-use crate::attempt::{AttemptReport, AttemptResult, Progress};
+use crate::attempt::{Attempt, AttemptReport, AttemptResult, Progress};
 use crate::conversation::Message;
 use crate::job::NewJob;
 use crate::money::{Charge, Money, Tokens};
 use crate::repository::{
-    By, Costs, Insertion, Intake, JournalEntry, PAGE_LIMIT, PAGE_LIMIT_BYTES, PURGE_LIMIT, Purged, RepositoryError,
-    UnitFilter,
+    AttemptSummary, By, Costs, Insertion, Intake, JournalEntry, PAGE_LIMIT, PAGE_LIMIT_BYTES, PURGE_LIMIT, Purged,
+    RepositoryError, UnitFilter, UnitSummary,
 };
 use crate::unit::{Change, NewUnit, UnitStatus};
 
 cases![
     units_are_found_by_job_status_type_and_failure,
     units_come_in_pages,
+    a_summary_is_a_unit_with_its_attempts_and_their_bills,
     no_page_is_longer_than_the_limit,
     a_page_of_units_is_bounded_in_bytes,
     a_conversation_comes_in_pages,
@@ -56,6 +57,32 @@ fn units_are_found_by_job_status_type_and_failure(scene: &Scene<'_>) {
     assert_eq!(found(here().failure_kind("executor")), ["failed"]);
     assert_eq!(found(here().failure_kind("lost")), [""; 0]);
     assert_eq!(found(here().unit_type("summary").status(UnitStatus::Pending)), [""; 0]);
+}
+
+fn a_summary_is_a_unit_with_its_attempts_and_their_bills(scene: &Scene<'_>) {
+    scene.insert(work("waiting").unit_type("summary").priority(3));
+    scene.bring("done", UnitStatus::Completed);
+    let lease = scene.processing("twice").lease;
+    let charge = |model: &str| Charge::reported(model, Tokens { input: 3, ..Tokens::default() }, Money::from_nanos(7));
+    scene.finish(&lease, &retry().charge(charge("one")).charge(charge("another")));
+    scene.advance(SECOND * 3_600);
+    let lease = scene.processing("twice").lease;
+    scene.finish(&lease, &give_up().charge(Charge::unpriced("one", Tokens::default())));
+    for filter in [UnitFilter::default(), UnitFilter::job(scene.job).status(UnitStatus::Failed)] {
+        let units = all_pages(|after| scene.repository.units(&filter, after, 2));
+        let summaries = all_pages(|after| scene.repository.summaries(&filter, after, 2));
+        assert_eq!(summaries.len(), units.len());
+        for (summary, unit) in summaries.into_iter().zip(units) {
+            assert_eq!((summary.cost(), summary.tokens()), (unit.cost, unit.tokens));
+            assert_eq!(summary.last_attempt().map(|last| &last.worker_id), unit.worker_id.as_ref());
+            let attempts = scene.repository.attempts(unit.key).expect("they can be read");
+            let bill = |attempt: Attempt| {
+                let charges = scene.repository.charges(attempt.key).expect("they can be read");
+                AttemptSummary { attempt, charges }
+            };
+            assert_eq!(summary, UnitSummary::of(unit, attempts.into_iter().map(bill).collect()));
+        }
+    }
 }
 
 fn units_come_in_pages(scene: &Scene<'_>) {

@@ -19,7 +19,7 @@ use crate::job::{Job, JobId};
 use crate::lease::{Owner, OwnerId};
 use crate::money::Charge;
 use crate::repository::{
-    Archive, Costs, Counts, JournalEntry, LeaseView, Page, Result, StoredInputs, UnitFilter, rules,
+    Archive, Costs, Counts, JournalEntry, LeaseView, Page, Result, StoredInputs, UnitFilter, UnitSummary, rules,
 };
 use crate::unit::{UnitKey, WorkUnit};
 use crate::worker::Worker;
@@ -112,6 +112,10 @@ impl Archive for SqliteArchive {
 
     fn units(&self, filter: &UnitFilter, after: i64, limit: usize) -> Result<Page<WorkUnit>> {
         self.look(|connection| read::units(connection, filter, after, limit))
+    }
+
+    fn summaries(&self, filter: &UnitFilter, after: i64, limit: usize) -> Result<Page<UnitSummary>> {
+        self.look(|connection| read::summaries(connection, filter, after, limit))
     }
 
     fn counts(&self, job_id: JobId) -> Result<Counts> {

@@ -68,7 +68,8 @@ use super::listeners::Listeners;
 use super::rules::End;
 use super::{
     Archive, Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Insertion, Intake, JournalEntry,
-    LeaseView, News, Page, Purged, Repository, Result, Slot, StoredInputs, Submitted, Swept, UnitFilter, rules,
+    LeaseView, News, Page, Purged, Repository, Result, Slot, StoredInputs, Submitted, Swept, UnitFilter, UnitSummary,
+    rules,
 };
 use crate::attempt::{Attempt, AttemptKey, AttemptReport, AttemptResult, Beginning, Progress};
 use crate::clock::{Clock, SystemClock};
@@ -472,6 +473,10 @@ impl Archive for SqliteRepository {
 
     fn units(&self, filter: &UnitFilter, after: i64, limit: usize) -> Result<Page<WorkUnit>> {
         self.shared.archive.units(filter, after, limit)
+    }
+
+    fn summaries(&self, filter: &UnitFilter, after: i64, limit: usize) -> Result<Page<UnitSummary>> {
+        self.shared.archive.summaries(filter, after, limit)
     }
 
     fn counts(&self, job_id: JobId) -> Result<Counts> {

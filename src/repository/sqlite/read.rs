@@ -10,10 +10,10 @@ use super::messages::read_content;
 use super::owners::read_owner;
 use super::rows::{
     blob, failure, json, named, optional_blob, optional_json, optional_time, pause, read_attempt, read_attempt_result,
-    time, tokens, unit_id, unsigned, worker_id,
+    read_attempts, read_unit_charges, time, tokens, unit_id, unsigned, worker_id,
 };
 use super::units::{JOB_COLUMNS, read_job};
-use crate::attempt::AttemptKey;
+use crate::attempt::{Attempt, AttemptKey, Failure};
 use crate::clock::Moment;
 use crate::conversation::{Role, StoredMessage, from_json};
 use crate::job::{Job, JobId};
@@ -22,8 +22,8 @@ use crate::money::{Cost, Money, Tokens};
 use crate::process::Process;
 use crate::repository::rules::{self, PageItem, page_limit};
 use crate::repository::{
-    Costs, Counts, JournalEntry, LeaseView, ModelCost, Page, RepositoryError, Result, Staleness, StoredInputs,
-    UnitFilter,
+    AttemptSummary, Costs, Counts, JournalEntry, LeaseView, ModelCost, Page, RepositoryError, Result, Staleness,
+    StoredInputs, UnitFilter, UnitSummary,
 };
 use crate::unit::{Change, UnitKey, UnitStatus, WorkUnit};
 
@@ -94,7 +94,7 @@ pub(super) fn jobs(connection: &Connection, after: i64, limit: usize) -> Result<
     read_page(connection, &sql, [after, sql_limit(limit)], limit, what, |row| Ok((0, read_job(row)?)))
 }
 
-const UNIT_COLUMNS: &str = "u.key, u.job_id, u.id, i.unit_type, u.status, u.priority, i.payload, i.prompt, i.template, \
+pub(super) const UNIT_COLUMNS: &str = "u.key, u.job_id, u.id, i.unit_type, u.status, u.priority, i.payload, i.prompt, i.template, \
      i.options, u.max_retries, u.attempt_count, u.attempts_used, u.fence, u.accepted_by, u.not_before, u.delay_ms, \
      u.created_at, u.completed_at, u.purged_at, u.failure_kind, u.failure_message \
      FROM work_units u \
@@ -204,8 +204,8 @@ pub(super) fn unit(connection: &Connection, job_id: JobId, id: &str) -> Result<W
     }
 }
 
-/// The statement for a list of units but for its limit, and what to bind to it.
-pub(super) fn units_query(filter: &UnitFilter, after: i64) -> (String, Vec<Sql>) {
+/// The statement for a list of units with these columns, but for its limit, and what to bind to it.
+pub(super) fn units_query(columns: &str, filter: &UnitFilter, after: i64) -> (String, Vec<Sql>) {
     let mut conditions = vec!["u.key > ?".to_owned()];
     let mut parameters: Vec<Sql> = vec![after.into()];
     let mut require = |condition: &str, parameter: Sql| {
@@ -234,15 +234,62 @@ pub(super) fn units_query(filter: &UnitFilter, after: i64) -> (String, Vec<Sql>)
         conditions.push(format!("u.status IN ({})", names.join(", ")));
     }
     let conditions = conditions.join(" AND ");
-    (format!("SELECT {UNIT_COLUMNS} WHERE {conditions} ORDER BY u.key LIMIT ?"), parameters)
+    (format!("SELECT {columns} WHERE {conditions} ORDER BY u.key LIMIT ?"), parameters)
 }
 
 pub(super) fn units(connection: &Connection, filter: &UnitFilter, after: i64, limit: usize) -> Result<Page<WorkUnit>> {
-    let (sql, mut parameters) = units_query(filter, after);
+    let (sql, mut parameters) = units_query(UNIT_COLUMNS, filter, after);
     parameters.push(sql_limit(limit).into());
     let what = |key| format!("unit key {key}");
     let parameters = params_from_iter(parameters);
     read_page(connection, &sql, parameters, limit, what, |row| measured_unit_of(connection, row))
+}
+
+/// The columns of a unit that are short.
+pub(super) const SUMMARY_COLUMNS: &str = "u.key, u.job_id, u.id, i.unit_type, u.status, u.priority, u.attempts_used, \
+     u.not_before, u.delay_ms, u.created_at, u.completed_at, u.purged_at, u.failure_kind, u.failure_message \
+     FROM work_units u \
+     JOIN unit_inputs i ON i.unit_key = u.key";
+
+pub(super) fn summaries(
+    connection: &Connection,
+    filter: &UnitFilter,
+    after: i64,
+    limit: usize,
+) -> Result<Page<UnitSummary>> {
+    let (sql, mut parameters) = units_query(SUMMARY_COLUMNS, filter, after);
+    parameters.push(sql_limit(limit).into());
+    let what = |key| format!("unit key {key}");
+    read_page(connection, &sql, params_from_iter(parameters), limit, what, |row| summary_of(connection, row))
+}
+
+/// A unit with its attempts and their bills, behind how many bytes it brings onto a page.
+fn summary_of(connection: &Connection, row: &Row<'_>) -> rusqlite::Result<(usize, UnitSummary)> {
+    let key = UnitKey(row.get(0)?);
+    let mut charges = read_unit_charges(connection, key)?.into_iter().peekable();
+    let bill = |attempt: Attempt| {
+        let number = attempt.key.number;
+        let lines = std::iter::from_fn(|| charges.next_if(|(of, _)| *of == number));
+        AttemptSummary { charges: lines.map(|(_, charge)| charge).collect(), attempt }
+    };
+    let summary = UnitSummary {
+        key,
+        job_id: JobId(row.get(1)?),
+        id: unit_id(row, 2)?,
+        unit_type: row.get(3)?,
+        status: named(row, 4, UnitStatus::from_name)?,
+        priority: row.get(5)?,
+        attempts_used: row.get(6)?,
+        not_before: pause(row, 7, 8)?.map(|pause| pause.not_before),
+        created_at: time(row, 9)?,
+        completed_at: optional_time(row, 10)?,
+        purged_at: optional_time(row, 11)?,
+        failure: failure(row, 12, 13)?,
+        attempts: read_attempts(connection, key)?.into_iter().map(bill).collect(),
+    };
+    let failure_bytes = |failure: &Option<Failure>| failure.as_ref().map_or(0, |failure| failure.message.len());
+    let attempts = summary.attempts.iter().map(|summary| failure_bytes(&summary.attempt.failure)).sum::<usize>();
+    Ok((failure_bytes(&summary.failure) + attempts, summary))
 }
 
 /// What is leased, in the order of keys, as it is at a moment of a boot.

@@ -154,23 +154,32 @@ pub(super) fn tokens(row: &Row<'_>, first: usize) -> rusqlite::Result<Tokens> {
     })
 }
 
+const CHARGE_COLUMNS: &str = "model, input, output, cache_read, cache_write, reasoning, amount, price, is_estimated, attempt_number FROM charges";
+
+fn charge(row: &Row<'_>) -> rusqlite::Result<Charge> {
+    Ok(Charge {
+        model: row.get(0)?,
+        tokens: tokens(row, 1)?,
+        amount: row.get::<_, Option<i64>>(6)?.map(Money::from_nanos),
+        price: exact_json(row, 7)?,
+        is_estimated: truth(row, 8)?,
+    })
+}
+
 /// What an attempt used.
 pub(super) fn read_charges(connection: &Connection, attempt: AttemptKey) -> rusqlite::Result<Vec<Charge>> {
-    let mut select = connection.prepare_cached(
-        "SELECT model, input, output, cache_read, cache_write, reasoning, amount, price, is_estimated
-         FROM charges
-         WHERE unit_key = ?1 AND attempt_number = ?2
-         ORDER BY model",
-    )?;
-    let charges = select.query_map(params![attempt.unit.0, attempt.number], |row| {
-        Ok(Charge {
-            model: row.get(0)?,
-            tokens: tokens(row, 1)?,
-            amount: row.get::<_, Option<i64>>(6)?.map(Money::from_nanos),
-            price: exact_json(row, 7)?,
-            is_estimated: truth(row, 8)?,
-        })
-    })?;
+    let mut select = connection.prepare_cached(&format!(
+        "SELECT {CHARGE_COLUMNS} WHERE unit_key = ?1 AND attempt_number = ?2 ORDER BY model"
+    ))?;
+    let charges = select.query_map(params![attempt.unit.0, attempt.number], charge)?;
+    charges.collect()
+}
+
+/// What each attempt of a unit used, in the order of attempts.
+pub(super) fn read_unit_charges(connection: &Connection, unit: UnitKey) -> rusqlite::Result<Vec<(u32, Charge)>> {
+    let mut select = connection
+        .prepare_cached(&format!("SELECT {CHARGE_COLUMNS} WHERE unit_key = ?1 ORDER BY attempt_number, model"))?;
+    let charges = select.query_map([unit.0], |row| Ok((row.get(9)?, charge(row)?)))?;
     charges.collect()
 }
 
