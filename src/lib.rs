@@ -30,6 +30,7 @@ pub mod pool;
 pub mod process;
 pub mod prompt;
 pub mod repository;
+pub mod source;
 mod sync;
 #[cfg(feature = "testing")]
 pub mod testing;

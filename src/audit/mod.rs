@@ -1,6 +1,23 @@
 //! Reading what was kept, and showing that it was kept.
+//!
+//! | question | answer |
+//! |---|---|
+//! | what runs, what waits, what does nobody look after? | [`questions`] |
+//! | which units are there? which took longest, cost most? | [`list`] |
+//! | what did it cost? | [`cost`] |
+//! | why did it fail? | [`failures`] |
+//! | what was said? | [`transcript`] |
+//! | how long will it take? | [`forecast`] |
+//! | is all still as it was written? | [`verify`](mod@verify) |
 
+pub mod cost;
+pub mod failures;
+pub mod forecast;
+pub mod list;
 pub mod questions;
+pub mod transcript;
 pub mod verify;
+pub mod visible;
 
 pub use verify::verify;
+pub use visible::visible;

@@ -5,9 +5,11 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use serde::{Serialize, Serializer};
 
 use super::lock::assert_none_held;
 use crate::attempt::{Failure, Outcome};
+use crate::clock::milliseconds;
 use crate::conversation::Message;
 use crate::executor::WorkResult;
 use crate::money::Charge;
@@ -35,7 +37,10 @@ use crate::worker::WorkerId;
 /// assert_eq!(events.recv()?, "ada: COMPLETED");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug)]
+///
+/// As JSON it is an object whose `event` names it, such as `{"event":"unit_ended","unit_id":"ada","status":"COMPLETED"}`.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Event<'a> {
     /// An execution begins.
@@ -73,6 +78,7 @@ pub enum Event<'a> {
         /// What the unit is now: PENDING if another attempt follows.
         status: UnitStatus,
         /// The pause before that attempt.
+        #[serde(rename = "retry_after_ms", serialize_with = "as_milliseconds")]
         retry_after: Option<Duration>,
     },
     /// An execution did not stop when its time was up. Its thread was left behind.
@@ -129,6 +135,10 @@ pub enum Event<'a> {
         /// Until when; `None` means until `resume`.
         until: Option<DateTime<Utc>>,
     },
+}
+
+fn as_milliseconds<S: Serializer>(time: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+    time.map(milliseconds).serialize(serializer)
 }
 
 /// Sees what happens in a pool, event by event, on the thread on which it happens. A closure is an observer.
