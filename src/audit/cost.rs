@@ -9,10 +9,11 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 
 use super::list;
+use super::questions::all_jobs;
 use crate::attempt::{Attempt, Outcome};
 use crate::job::JobId;
 use crate::money::{Charge, Cost, Tokens};
-use crate::repository::{Archive, PAGE_LIMIT, Result, UnitFilter, UnitSummary};
+use crate::repository::{Archive, Result, UnitFilter, UnitSummary};
 
 /// What costs are grouped by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -146,11 +147,5 @@ fn job_names(archive: &dyn Archive, only: Option<JobId>) -> Result<BTreeMap<JobI
     if let Some(job_id) = only {
         return Ok(BTreeMap::from([(job_id, archive.job(job_id)?.name)]));
     }
-    let (mut names, mut next) = (BTreeMap::new(), Some(0));
-    while let Some(after) = next {
-        let page = archive.jobs(after, PAGE_LIMIT)?;
-        names.extend(page.items.into_iter().map(|job| (job.id, job.name)));
-        next = page.next.filter(|&next| next > after);
-    }
-    Ok(names)
+    Ok(all_jobs(archive)?.into_iter().map(|job| (job.id, job.name)).collect())
 }

@@ -34,8 +34,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use crate::job::JobId;
-use crate::repository::{Archive, LeaseView, PAGE_LIMIT, Page, Result, UnitFilter};
+use std::error::Error;
+use std::fmt;
+
+use crate::job::{Job, JobId};
+use crate::repository::{Archive, LeaseView, PAGE_LIMIT, Page, RepositoryError, Result, UnitFilter};
 use crate::unit::{UnitStatus, WorkUnit};
 
 /// What is being executed, of a job or of all, in the order of insertion: every unit that is leased.
@@ -89,12 +92,97 @@ pub fn stale(archive: &dyn Archive, job_id: Option<JobId>) -> Result<Vec<LeaseVi
     Ok(leases)
 }
 
+/// Why no unit was found by its name.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum FindError {
+    /// There is no job of this name.
+    NoJob(String),
+    /// No job has such a unit, or the one that was named has not.
+    NoUnit(String),
+    /// Several jobs have one.
+    Several {
+        /// The name of the unit.
+        id: String,
+        /// The names of the jobs.
+        jobs: Vec<String>,
+    },
+    /// The storage failed.
+    Repository(RepositoryError),
+}
+
+impl fmt::Display for FindError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FindError::NoJob(name) => write!(f, "there is no job `{name}`"),
+            FindError::NoUnit(id) => write!(f, "there is no unit `{id}`"),
+            FindError::Several { id, jobs } => write!(f, "there is a unit `{id}` in several jobs: {}", jobs.join(", ")),
+            FindError::Repository(_) => f.write_str("units cannot be read"),
+        }
+    }
+}
+
+impl Error for FindError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            FindError::Repository(error) => Some(error),
+            FindError::NoJob(_) | FindError::NoUnit(_) | FindError::Several { .. } => None,
+        }
+    }
+}
+
+impl From<RepositoryError> for FindError {
+    fn from(error: RepositoryError) -> FindError {
+        FindError::Repository(error)
+    }
+}
+
+/// Finds a unit by its name, in the job of a name or in whichever has it.
+///
+/// # Errors
+///
+/// If there is none, or there are several.
+pub fn find(archive: &dyn Archive, job: Option<&str>, id: &str) -> std::result::Result<WorkUnit, FindError> {
+    let jobs = match job {
+        Some(name) => vec![archive.job_named(name)?.ok_or_else(|| FindError::NoJob(name.to_owned()))?],
+        None => all_jobs(archive)?,
+    };
+    let mut found = Vec::new();
+    for job in jobs {
+        match archive.unit(job.id, id) {
+            Ok(unit) => found.push((job.name, unit)),
+            Err(RepositoryError::UnknownUnit { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    match found.len() {
+        0 => Err(FindError::NoUnit(id.to_owned())),
+        1 => Ok(found.remove(0).1),
+        _ => Err(FindError::Several { id: id.to_owned(), jobs: found.into_iter().map(|(name, _)| name).collect() }),
+    }
+}
+
+/// All jobs, in the order of creation.
+///
+/// # Errors
+///
+/// What the storage says.
+pub fn all_jobs(archive: &dyn Archive) -> Result<Vec<Job>> {
+    let (mut jobs, mut next) = (Vec::new(), Some(0));
+    while let Some(after) = next {
+        let page = archive.jobs(after, PAGE_LIMIT)?;
+        jobs.extend(page.items);
+        next = page.next.filter(|&next| next > after);
+    }
+    Ok(jobs)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::MemoryRepository;
     use crate::job::NewJob;
-    use crate::repository::{Repository, RepositoryError};
+    use crate::repository::Repository;
 
     #[test]
     fn a_job_that_is_not_there_is_unknown_to_every_question() {

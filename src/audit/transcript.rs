@@ -75,6 +75,9 @@ impl From<io::Error> for TranscriptError {
 
 type Result<T> = std::result::Result<T, TranscriptError>;
 
+/// Among how many messages at the beginning the prompt is looked for; before it come an agent's words about itself.
+const OPENING: usize = 5;
+
 /// How wide the column of who speaks is.
 const LABEL_WIDTH: usize = 9;
 
@@ -167,21 +170,18 @@ impl Writer<'_> {
         let sent = self.archive.attempt_result(attempt.key)?.rendered_prompt;
         let prompt = sent.or_else(|| unit.prompt.clone().filter(|_| attempt.started_at.is_some()));
         let mut calls = BTreeMap::new();
-        let mut first = true;
         let mut next = Some(0);
         while let Some(after) = next {
             let page = self.archive.messages(attempt.key, u32::try_from(after).unwrap_or(u32::MAX), PAGE_LIMIT)?;
-            for stored in page.items {
-                // Most conversations begin with the prompt; that of the others is told here.
-                if std::mem::take(&mut first) && !says(&stored, prompt.as_deref()) {
-                    self.prompt(prompt.as_deref())?;
-                }
-                self.message(&stored, &mut calls)?;
+            // Most conversations begin with the prompt; that of the others is told here.
+            let begins_with_it = || page.items.iter().take(OPENING).any(|stored| says(stored, prompt.as_deref()));
+            if after == 0 && !begins_with_it() {
+                self.prompt(prompt.as_deref())?;
+            }
+            for stored in &page.items {
+                self.message(stored, &mut calls)?;
             }
             next = page.next.filter(|&next| next > after);
-        }
-        if first {
-            self.prompt(prompt.as_deref())?;
         }
         if let Some(text) = self.archive.partial_text(attempt.key)? {
             self.said("assistant", &format!("{text} (is being written)"))?;
@@ -242,25 +242,23 @@ impl Writer<'_> {
     }
 
     fn lines(&mut self, label: &str, text: &str, detail: Detail) -> Result<()> {
+        let all = text.lines().count();
+        // To say that there is one more takes a line too.
+        let shown = if all <= detail.folded_lines.saturating_add(1) { all } else { detail.folded_lines };
         let mut label = label;
-        let mut shown = 0;
-        let mut lines = text.lines();
-        for text in lines.by_ref().take(detail.folded_lines) {
-            let cut = if detail.folded_chars == usize::MAX {
-                visible(text).to_string()
-            } else {
-                visible(text).cut(detail.folded_chars)
-            };
-            writeln!(self.out, "  {label:<LABEL_WIDTH$} {cut}")?;
-            (label, shown) = ("", shown + 1);
+        for text in text.lines().take(shown) {
+            self.line(label, &visible(text).cut(detail.folded_chars))?;
+            label = "";
         }
-        let left = lines.count();
-        if left > 0 {
-            writeln!(self.out, "  {label:<LABEL_WIDTH$} … {left} more lines")?;
-        } else if shown == 0 {
-            writeln!(self.out, "  {label:<LABEL_WIDTH$} (nothing)")?;
+        match all {
+            0 => self.line(label, "(nothing)"),
+            all if all > shown => self.line(label, &format!("… {} more lines", all - shown)),
+            _ => Ok(()),
         }
-        Ok(())
+    }
+
+    fn line(&mut self, label: &str, text: &str) -> Result<()> {
+        Ok(writeln!(self.out, "{}", format!("  {label:<LABEL_WIDTH$} {text}").trim_end())?)
     }
 
     fn answer(&mut self, unit: &WorkUnit) -> Result<()> {

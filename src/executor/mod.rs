@@ -140,3 +140,38 @@ where
         self(call)
     }
 }
+
+/// One that was chosen while the program runs.
+impl Executor for Box<dyn Executor> {
+    fn execute(&self, call: &Call<'_>) -> Result<WorkResult, ExecuteError> {
+        (**self).execute(call)
+    }
+
+    fn start_worker(&self, worker_id: &WorkerId, cancel: &CancelToken) -> Result<(), ExecuteError> {
+        (**self).start_worker(worker_id, cancel)
+    }
+
+    fn capacity(&self, worker_id: &WorkerId) -> Option<u32> {
+        (**self).capacity(worker_id)
+    }
+
+    fn end_worker(&self, worker_id: &WorkerId) {
+        (**self).end_worker(worker_id);
+    }
+
+    fn pool_stopped(&self, grace: Duration) {
+        (**self).pool_stopped(grace);
+    }
+
+    fn name(&self) -> &str {
+        (**self).name()
+    }
+
+    fn is_available(&self) -> Result<(), Unavailable> {
+        (**self).is_available()
+    }
+
+    fn provenance(&self) -> Provenance {
+        (**self).provenance()
+    }
+}

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::{BadUnit, Place, Placed, UnitSource};
+use super::{BadUnit, Place, Placed};
 use crate::job::JobId;
 use crate::repository::{Insertion, Repository, RepositoryError};
 use crate::unit::NewUnit;
@@ -91,7 +91,7 @@ impl Error for FeedError {
     }
 }
 
-/// Stores the units of a source as PENDING, for whoever pulls the job's units.
+/// Stores the units of a source, such as a [`UnitSource`](super::UnitSource), as PENDING, for whoever pulls the job's units.
 ///
 /// `tell` hears of trouble as it comes, and of `None` after each group that was stored; it says whether to go on. Each unit
 /// passes `prepare` first, which may set what is not in the source.
@@ -126,7 +126,7 @@ impl Error for FeedError {
 pub fn feed(
     repository: &dyn Repository,
     job_id: JobId,
-    source: UnitSource,
+    source: impl IntoIterator<Item = Result<Placed, BadUnit>>,
     mut prepare: impl FnMut(&mut NewUnit),
     mut tell: impl FnMut(&Fed, Option<Trouble<'_>>) -> bool,
 ) -> Result<Fed, FeedError> {

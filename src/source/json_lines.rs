@@ -127,7 +127,12 @@ fn without_mark(line: &[u8]) -> &[u8] {
 }
 
 fn unit(line: &[u8]) -> Result<NewUnit, String> {
-    let fields: Fields = serde_json::from_slice(without_mark(line)).map_err(|error| reason(&error))?;
+    let line = without_mark(line);
+    // A list of as many values as there are fields would be taken for them.
+    if line.trim_ascii_start().starts_with(b"[") {
+        return Err("it is a list, not an object with an `id`".to_owned());
+    }
+    let fields: Fields = serde_json::from_slice(line).map_err(|error| reason(&error))?;
     let timeout = fields.timeout_seconds.map(Duration::try_from_secs_f64).transpose();
     let timeout = timeout.map_err(|error| format!("timeout_seconds: {error}"))?;
     let max_cost = fields.max_cost.map(|cost| cost.parse::<Money>()).transpose();

@@ -58,7 +58,7 @@ fn a_bad_line_says_where_and_why_and_the_next_one_follows() {
         "line 4: the id `` is empty",
         "line 5: timeout_seconds: cannot convert float seconds to Duration: value is negative",
         "line 6: max_cost: `free` is not an amount of dollars with at most nine decimals",
-        "line 7: invalid type: integer `1`, expected",
+        "line 7: it is a list, not an object with an `id`",
         "line 8: invalid unicode code point",
         "line 9: trailing characters, at column 12",
         "line 10: the id is neither a text nor a whole number",

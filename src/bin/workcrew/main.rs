@@ -1,2 +1,154 @@
-//! The command.
-fn main() {}
+//! The command `workcrew`: runs a batch, and looks at it weeks later.
+//!
+//! It parses, calls the library and prints; there is a file for each command. What is found out goes to standard output, what happens meanwhile and
+//! what went wrong to standard error. Content is untrusted: whatever a terminal would obey is shown instead.
+
+#![expect(unreachable_pub, reason = "a program has no public items")]
+
+mod backup;
+mod batch;
+mod board;
+mod by;
+mod canary;
+mod cancel;
+mod completions;
+mod cost;
+mod database;
+mod demo;
+mod executor;
+mod failures;
+mod input;
+mod interrupt;
+mod jobs;
+mod list;
+mod man;
+mod print;
+mod progress;
+mod purge;
+mod queue;
+mod requeue;
+mod resume;
+mod run;
+mod show;
+mod slow;
+mod status;
+mod time;
+mod trouble;
+mod verify;
+mod worker;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use self::trouble::{Trouble, code};
+
+/// What follows the list of commands in the help.
+const AFTER_HELP: &str = "\
+Exit codes:
+    0  all went well; of a batch: every unit is completed
+    1  a batch has units that failed, or wait and cannot be executed; verify found something
+    2  what was asked for makes no sense: an option, a missing file, a unit or job that is not there
+    3  the database cannot be opened, read or written
+  130  interrupted by Ctrl-C; run the same command again, or `workcrew resume`, to go on
+
+Begin with `workcrew demo`, which needs nothing.";
+
+/// Runs LLM work units: thousands of prompts or agent runs, each durable, each accounted for in money, each readable weeks later.
+#[derive(Parser)]
+#[command(name = "workcrew", version, after_help = AFTER_HELP, max_term_width = 120)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Runs the units of a file or folder; run it again to go on where it was
+    Run(run::Options),
+    /// Goes on with a job whose units are in the database already
+    Resume(resume::Options),
+    /// Keeps executing what others queue in a shared database
+    Worker(worker::Options),
+    /// Stores units without executing them
+    Queue(queue::Options),
+    /// Cancels units
+    Cancel(cancel::Options),
+    /// Brings failed or cancelled units back
+    Requeue(requeue::Options),
+    /// Lists the jobs of a database
+    Jobs(jobs::Options),
+    /// Shows how far a batch is, what runs and who runs it
+    Status(status::Options),
+    /// Runs simulated units, and says what to try next
+    Demo(demo::Options),
+    /// Lists units: filtered, sorted, in pages
+    List(list::Options),
+    /// Shows a unit: every attempt with its whole conversation
+    Show(show::Options),
+    /// Shows what it cost, failed attempts included
+    Cost(cost::Options),
+    /// Lists the units that took longest
+    Slow(slow::Options),
+    /// Shows why units and attempts failed, those that look alike together
+    Failures(failures::Options),
+    /// Checks that nothing is missing and nothing was altered
+    Verify(verify::Options),
+    /// Removes the contents of units that ended long ago; costs and hashes stay
+    Purge(purge::Options),
+    /// Copies a database, also while it is in use
+    Backup(backup::Options),
+    /// Prints a script that lets a shell complete this command
+    Completions(completions::Options),
+    /// Prints the manual page
+    Man(man::Options),
+}
+
+fn main() -> ExitCode {
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn")).format_timestamp(None).init();
+    let cli = Cli::parse();
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    let done = run(cli.command, &mut out).and_then(|code| {
+        out.flush()?;
+        Ok(code)
+    });
+    match done {
+        Ok(code) => code,
+        // Such as of `| head`: whoever does not read any more has seen enough.
+        Err(Trouble::NobodyReads) => {
+            // Nor is what is left in the buffer for anybody.
+            let (_, _) = out.into_parts();
+            code::DONE
+        }
+        Err(trouble) => {
+            let _ = out.flush();
+            eprintln!("workcrew: {trouble}");
+            trouble.code()
+        }
+    }
+}
+
+fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
+    match command {
+        Command::Run(options) => run::run(options, out),
+        Command::Resume(options) => resume::run(options, out),
+        Command::Worker(options) => worker::run(options, out),
+        Command::Queue(options) => queue::run(options, out),
+        Command::Cancel(options) => cancel::run(options, out),
+        Command::Requeue(options) => requeue::run(options, out),
+        Command::Jobs(options) => jobs::run(options, out),
+        Command::Status(options) => status::run(options, out),
+        Command::Demo(options) => demo::run(options, out),
+        Command::List(options) => list::run(options, out),
+        Command::Show(options) => show::run(options, out),
+        Command::Cost(options) => cost::run(options, out),
+        Command::Slow(options) => slow::run(options, out),
+        Command::Failures(options) => failures::run(options, out),
+        Command::Verify(options) => verify::run(options, out),
+        Command::Purge(options) => purge::run(options, out),
+        Command::Backup(options) => backup::run(options, out),
+        Command::Completions(options) => completions::run(options, out),
+        Command::Man(options) => man::run(options, out),
+    }
+}

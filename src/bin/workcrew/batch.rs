@@ -1,0 +1,322 @@
+//! What `run`, `resume`, `worker` and `demo` have in common: a pool that executes the units of a job, and what is told of it.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use chrono::Utc;
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use workcrew::audit::cost::{CostBy, cost};
+use workcrew::audit::list;
+use workcrew::repository::UnitFilter;
+use workcrew::source::{BadUnit, Fed, FeedError, Placed, feed};
+use workcrew::{
+    Archive, Completion, Event, Executor, Job, NewJob, Repository, SqliteRepository, Stop, UnitStatus, WorkPool,
+};
+
+use crate::board::Board;
+use crate::database::Database;
+use crate::executor::{ExecutorOptions, Kind};
+use crate::input::Input;
+use crate::interrupt::Interrupt;
+use crate::print;
+use crate::progress::{Progress, Telling, Work};
+use crate::time::{self, short};
+use crate::trouble::{Trouble, code};
+
+/// How often it is looked whether units that are to be tried later have fallen due.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+
+#[derive(Args, Clone, Debug)]
+pub struct PoolOptions {
+    /// How many units are executed at a time
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    workers: usize,
+    /// How long an execution may take
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = time::duration)]
+    timeout: Duration,
+    /// Prints one JSON event per line instead of a bar and a summary
+    #[arg(long)]
+    pub json: bool,
+    /// Tells nothing until the end
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// What is kept with a job that this command has made.
+#[derive(Default, Deserialize, Serialize)]
+#[serde(default)]
+struct Settings {
+    executor: ExecutorOptions,
+}
+
+/// A job and what executes it.
+pub struct Batch {
+    pub database: Database,
+    pub repository: SqliteRepository,
+    pub job: Job,
+    pub options: PoolOptions,
+    executor: Box<dyn Executor>,
+    kind: Kind,
+}
+
+impl Batch {
+    /// The batch of a job that is there.
+    pub fn of_job(
+        database: Database,
+        repository: SqliteRepository,
+        job: Job,
+        options: PoolOptions,
+        executor: ExecutorOptions,
+    ) -> Result<Batch, Trouble> {
+        let kept: Settings = serde_json::from_value(job.settings.clone()).unwrap_or_default();
+        let executor = executor.or(kept.executor);
+        let kind = executor.kind();
+        Ok(Batch { database, repository, job, options, executor: executor.make()?, kind })
+    }
+
+    /// Starts the pool. Nothing is executed before it pulls.
+    pub fn start(self) -> Result<Running, Trouble> {
+        let board = Board::default();
+        let events = self.options.json.then(|| Arc::new(Events::default()));
+        let seen = (board.clone(), events.clone());
+        let builder = WorkPool::builder(self.job.id, self.executor, self.repository.clone())
+            .max_workers(self.options.workers)
+            .timeout(self.options.timeout)
+            .label("workcrew")
+            .observer(move |event: &Event<'_>| {
+                seen.0.see(event);
+                if let Some(events) = &seen.1 {
+                    events.print(event);
+                }
+            });
+        let before = self.repository.counts(self.job.id)?;
+        if self.kind == Kind::Simulated && !self.options.json && !self.options.quiet {
+            eprintln!("simulated: nothing is asked and nothing is paid (choose with --executor)");
+        }
+        let pool = builder.start()?;
+        let interrupt = Interrupt::watch(pool.handle())?;
+        let work = Work::of(before);
+        let telling = if self.options.json || self.options.quiet { Telling::Nothing } else { Telling::People };
+        let progress = Progress::start(telling, pool.handle(), board, work.clone());
+        let Batch { database, repository, job, .. } = self;
+        Ok(Running { database, repository, job, pool, interrupt, work, progress, events })
+    }
+}
+
+/// The job of a name, made with a template and settings if it is not there.
+pub fn job(
+    repository: &SqliteRepository,
+    name: &str,
+    template: Option<String>,
+    executor: Option<&ExecutorOptions>,
+) -> Result<Job, Trouble> {
+    if let Some(job) = repository.job_named(name)? {
+        if template.is_some() && template != job.template {
+            let advice = "give the job another name with --job, or leave --template out";
+            return Err(Trouble::usage(format!("job `{name}` was made with another template: {advice}")));
+        }
+        return Ok(job);
+    }
+    let mut new = NewJob::named(name);
+    new.template = template;
+    if let Some(executor) = executor {
+        new = new.settings(serde_json::to_value(Settings { executor: executor.clone() })?);
+    }
+    Ok(repository.create_job(&new)?)
+}
+
+/// A pool at work.
+pub struct Running {
+    database: Database,
+    pub repository: SqliteRepository,
+    pub job: Job,
+    pub pool: WorkPool,
+    interrupt: Interrupt,
+    work: Work,
+    progress: Progress,
+    events: Option<Arc<Events>>,
+}
+
+impl Running {
+    /// Stores units while what is stored already is executed, and then executes the rest.
+    pub fn feed(
+        &self,
+        input: &Input,
+        units: impl IntoIterator<Item = Result<Placed, BadUnit>>,
+    ) -> Result<(Fed, Completion), Trouble> {
+        std::thread::scope(|threads| {
+            threads.spawn(|| self.pool.follow());
+            let fed = store(&self.repository, &self.job, input, units, |fed| {
+                self.work.set_added(fed.added);
+                !self.interrupt.is_asked()
+            });
+            let done = fed.map(|fed| (fed, self.execute()));
+            // Who follows does so until it is told.
+            self.pool.handle().stop(Stop::Drain);
+            done
+        })
+    }
+
+    /// Executes all that waits, also what is to be tried again later.
+    pub fn execute(&self) -> Completion {
+        loop {
+            let completion = self.pool.process_pending();
+            if completion != Completion::Done || !self.waits_for_its_time() {
+                return completion;
+            }
+            if self.pool.follow_timeout(LOOK_AGAIN) == Completion::Stopped {
+                return Completion::Stopped;
+            }
+        }
+    }
+
+    /// Whether units are left whose time will come.
+    fn waits_for_its_time(&self) -> bool {
+        let filter = UnitFilter::job(self.job.id).status(UnitStatus::Pending);
+        let mut waits = false;
+        let looked = list::for_each(&self.repository, &filter, |unit| {
+            waits = unit.not_before.is_some_and(|at| at > Utc::now() - chrono::TimeDelta::seconds(1));
+            !waits
+        });
+        looked.is_ok() && waits
+    }
+
+    pub fn is_interrupted(&self) -> bool {
+        self.interrupt.is_asked()
+    }
+
+    /// Stops the pool, and says what came of it.
+    pub fn end(self, fed: Option<Fed>, completion: Completion, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
+        let summary = self.pool.stop(Stop::Drain)?;
+        drop(self.progress);
+        let counts = self.repository.counts(self.job.id)?;
+        let bill = cost(&self.repository, &UnitFilter::job(self.job.id), CostBy::Job)?.total;
+        let left = counts.total() - counts.completed - counts.failed - counts.cancelled;
+        let is_interrupted = self.interrupt.is_asked();
+        if self.events.is_some() {
+            let held = if let Completion::Blocked(reason) = &completion { Some(reason) } else { None };
+            let summary = json!({
+                "event": "summary", "job": self.job.name, "counts": counts, "fed": fed, "cost": bill,
+                "held": held, "interrupted": is_interrupted, "elapsed_ms": summary.elapsed.as_millis() as u64,
+            });
+            print::json(out, &summary)?;
+        } else {
+            let (job, db) = (&self.job.name, self.database.as_argument());
+            let number = print::number;
+            writeln!(out, "job {}: {} units", workcrew::audit::visible::line(job), number(counts.total()))?;
+            let ended = [
+                ("completed", counts.completed),
+                ("failed", counts.failed),
+                ("cancelled", counts.cancelled),
+                ("left", left),
+            ];
+            let told = ended.iter().filter(|(name, units)| *units > 0 || *name == "completed");
+            let told: Vec<String> = told.map(|(name, units)| format!("{} {name}", number(*units))).collect();
+            writeln!(out, "  {}", told.join(", "))?;
+            if let Some(fed) = fed {
+                write_fed(&fed, out)?;
+            }
+            let vain = if bill.in_vain.amount.nanos() > 0 {
+                format!(", {} of it in vain", print::cost(bill.in_vain))
+            } else {
+                String::new()
+            };
+            let (tokens, time) = (number(bill.tokens.total()), short(summary.elapsed));
+            writeln!(out, "  {}{vain}, {tokens} tokens, {time}", print::cost(bill.cost))?;
+            if bill.unbilled > 0 {
+                writeln!(
+                    out,
+                    "  {} left no bill: nobody knows what they cost",
+                    print::count(bill.unbilled, "attempt")
+                )?;
+            }
+            if let Completion::Blocked(reason) = &completion {
+                writeln!(out, "  held: {}", workcrew::audit::visible(reason))?;
+            }
+            let job = job_argument(job);
+            if counts.failed > 0 {
+                writeln!(out, "why: workcrew failures{db}{job}   again: workcrew requeue --status failed{db}{job}")?;
+            }
+            if left > 0 {
+                writeln!(out, "go on: workcrew resume{db}{job}")?;
+            }
+        }
+        Ok(match (is_interrupted, left + counts.failed) {
+            (true, _) if left > 0 => ExitCode::from(code::INTERRUPTED),
+            (_, 0) if fed.is_none_or(|fed| fed.bad + fed.conflicts == 0) => code::DONE,
+            _ => ExitCode::from(code::NOT_ALL_COMPLETED),
+        })
+    }
+}
+
+/// A job as it is written on a command line.
+pub fn job_argument(name: &str) -> String {
+    let is_plain =
+        !name.starts_with('-') && name.chars().all(|sign| sign.is_ascii_alphanumeric() || "._-".contains(sign));
+    if is_plain { format!(" --job {name}") } else { format!(" --job '{}'", name.replace('\'', "'\\''")) }
+}
+
+pub fn write_fed(fed: &Fed, out: &mut dyn Write) -> io::Result<()> {
+    let number = print::number;
+    let mut words = vec![format!("{} new", number(fed.added)), format!("{} known before", number(fed.known))];
+    if fed.conflicts > 0 {
+        words.push(format!("{} that contradict known ones", number(fed.conflicts)));
+    }
+    if fed.bad > 0 {
+        words.push(format!("{} that are no units", number(fed.bad)));
+    }
+    writeln!(out, "  read: {}", words.join(", "))
+}
+
+/// Stores units, and tells of those that are none.
+pub fn store(
+    repository: &SqliteRepository,
+    job: &Job,
+    input: &Input,
+    units: impl IntoIterator<Item = Result<Placed, BadUnit>>,
+    mut goes_on: impl FnMut(&Fed) -> bool,
+) -> Result<Fed, Trouble> {
+    let mut refused = None;
+    let stored = feed(
+        repository,
+        job.id,
+        units,
+        |unit| input.prepare(unit),
+        |fed, trouble| {
+            if let Some(trouble) = trouble {
+                let text = workcrew::audit::visible::line(&trouble.to_string()).to_string();
+                if input.strict {
+                    refused = Some(text);
+                    return false;
+                }
+                eprintln!("workcrew: {text}");
+            }
+            goes_on(fed)
+        },
+    );
+    match (stored, refused) {
+        (_, Some(reason)) => Err(Trouble::usage(format!("{reason} (--strict)"))),
+        (Err(FeedError::Ended(fed)), None) => Ok(fed),
+        (stored, None) => Ok(stored?),
+    }
+}
+
+/// Events as lines of JSON on standard output.
+#[derive(Debug, Default)]
+pub struct Events(Mutex<()>);
+
+impl Events {
+    fn print(&self, event: &Event<'_>) {
+        let Ok(mut value) = serde_json::to_value(event) else { return };
+        if let Value::Object(fields) = &mut value {
+            fields.insert("at".to_owned(), json!(Utc::now()));
+        }
+        let _one_at_a_time = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Who reads no more has seen enough; the batch goes on.
+        let _ = writeln!(io::stdout(), "{value}");
+    }
+}

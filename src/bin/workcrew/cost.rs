@@ -1,0 +1,89 @@
+//! `workcrew cost`: what was spent, and for what.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use workcrew::audit::cost::{CostBy, CostGroup, cost};
+
+use crate::database::{Database, OfJob};
+use crate::print::{self, Table, number};
+use crate::trouble::{Trouble, code};
+
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum By {
+    #[default]
+    Job,
+    Model,
+    /// What the units are now
+    Status,
+    /// The day (UTC) on which attempts ended
+    Day,
+}
+
+#[derive(Args)]
+pub struct Options {
+    #[command(flatten)]
+    database: Database,
+    #[command(flatten)]
+    job: OfJob,
+    /// What it is grouped by
+    #[arg(long, value_enum, default_value_t)]
+    by: By,
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
+    let archive = options.database.archive()?;
+    let (title, by) = match options.by {
+        By::Job => ("JOB", CostBy::Job),
+        By::Model => ("MODEL", CostBy::Model),
+        By::Status => ("STATUS", CostBy::Status),
+        By::Day => ("DAY", CostBy::Day),
+    };
+    let bill = cost(&archive, &options.job.filter(&archive)?, by)?;
+    if options.json {
+        print::json(out, &bill)?;
+        return Ok(code::DONE);
+    }
+    let mut table = Table::new([title, "ATTEMPTS", "INPUT", "CACHED", "OUTPUT", "COST", "IN VAIN"])
+        .right(&[1, 2, 3, 4, 5, 6])
+        .limit(0, 48);
+    for group in &bill.groups {
+        table.row(row(&group.name, group));
+    }
+    if bill.groups.len() != 1 {
+        table.row(row("all", &bill.total));
+    }
+    table.write(out)?;
+    if !bill.unpriced_models.is_empty() {
+        let models = bill.unpriced_models.join(", ");
+        writeln!(out, "nobody knows the price of: {}", workcrew::audit::visible::line(&models))?;
+    }
+    if bill.total.unbilled > 0 {
+        writeln!(out, "{} left no bill: nobody knows what they cost", print::count(bill.total.unbilled, "attempt"))?;
+    }
+    if bill.total.estimated > 0 {
+        writeln!(
+            out,
+            "{} of these are guesses: their attempts ended before they could tell",
+            print::count(bill.total.estimated, "amount")
+        )?;
+    }
+    Ok(code::DONE)
+}
+
+fn row(name: &str, group: &CostGroup) -> [String; 7] {
+    let tokens = group.tokens;
+    [
+        name.to_owned(),
+        number(group.attempts),
+        number(tokens.input),
+        number(tokens.cache_read + tokens.cache_write),
+        number(tokens.output + tokens.reasoning),
+        print::cost(group.cost),
+        print::cost(group.in_vain),
+    ]
+}

@@ -1,0 +1,88 @@
+//! Which database, and which of its jobs.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use workcrew::audit::questions::all_jobs;
+use workcrew::repository::UnitFilter;
+use workcrew::repository::sqlite::SqliteArchive;
+use workcrew::{Archive, Job, SqliteRepository};
+
+use crate::trouble::Trouble;
+
+#[derive(Args, Clone, Debug)]
+pub struct Database {
+    /// The database
+    #[arg(long, value_name = "FILE", default_value = "batch.db", env = "WORKCREW_DB")]
+    pub db: PathBuf,
+}
+
+impl Database {
+    /// Only to read it.
+    pub fn archive(&self) -> Result<SqliteArchive, Trouble> {
+        Ok(SqliteArchive::open(&self.db)?)
+    }
+
+    /// To change what is there.
+    pub fn existing(&self) -> Result<SqliteRepository, Trouble> {
+        // Only one who brings units makes a new file.
+        SqliteArchive::open(&self.db)?;
+        Ok(SqliteRepository::open(&self.db)?)
+    }
+
+    /// To put something in, also if it is not there yet.
+    pub fn or_new(&self) -> Result<SqliteRepository, Trouble> {
+        Ok(SqliteRepository::open(&self.db)?)
+    }
+
+    /// As it is written on a command line.
+    pub fn as_argument(&self) -> String {
+        let path = self.db.display().to_string();
+        match path.as_str() {
+            "batch.db" => String::new(),
+            path if path.contains(|sign: char| !(sign.is_ascii_alphanumeric() || "._-/".contains(sign))) => {
+                format!(" --db '{}'", path.replace('\'', "'\\''"))
+            }
+            path => format!(" --db {path}"),
+        }
+    }
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct OfJob {
+    /// Only of this job
+    #[arg(long, value_name = "NAME")]
+    pub job: Option<String>,
+}
+
+impl OfJob {
+    /// The job that is meant, if one is named.
+    pub fn find(&self, archive: &dyn Archive) -> Result<Option<Job>, Trouble> {
+        self.job.as_deref().map(|name| named(archive, name)).transpose()
+    }
+
+    /// The job that is meant, or the only one that there is.
+    pub fn one(&self, archive: &dyn Archive) -> Result<Job, Trouble> {
+        if let Some(job) = self.find(archive)? {
+            return Ok(job);
+        }
+        let mut jobs = all_jobs(archive)?;
+        match jobs.len() {
+            0 => Err(Trouble::usage("the database has no job yet")),
+            1 => Ok(jobs.remove(0)),
+            _ => {
+                let names: Vec<String> = jobs.into_iter().map(|job| job.name).collect();
+                Err(Trouble::usage(format!("there are several jobs, say which with --job: {}", names.join(", "))))
+            }
+        }
+    }
+
+    /// All units of it.
+    pub fn filter(&self, archive: &dyn Archive) -> Result<UnitFilter, Trouble> {
+        Ok(self.find(archive)?.map_or_else(UnitFilter::default, |job| UnitFilter::job(job.id)))
+    }
+}
+
+pub fn named(archive: &dyn Archive, name: &str) -> Result<Job, Trouble> {
+    archive.job_named(name)?.ok_or_else(|| Trouble::usage(format!("there is no job `{name}`")))
+}

@@ -1,0 +1,73 @@
+//! `workcrew demo`: needs nothing, and shows what there is to see.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use workcrew::source::{Format, UnitSource};
+use workcrew::{NewJob, Repository};
+
+use crate::batch::{Batch, PoolOptions};
+use crate::database::Database;
+use crate::executor::ExecutorOptions;
+use crate::input::Input;
+use crate::trouble::{Trouble, code};
+
+#[derive(Args)]
+pub struct Options {
+    /// The database
+    #[arg(long, value_name = "FILE", default_value = "demo.db")]
+    db: PathBuf,
+    /// How many units
+    #[arg(long, value_name = "N", default_value_t = 40)]
+    units: usize,
+}
+
+pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
+    let database = Database { db: options.db };
+    let repository = database.or_new()?;
+    let template = "Write a haiku about {{ thing }}, and count its syllables with the tool.";
+    let job = repository.create_job(&NewJob::named("demo").template(template))?;
+    let things = ["rust", "a queue", "the sea", "two locks", "an invoice", "a long night", "tea", "a quiet fan"];
+    let lines: String = (0..options.units)
+        .map(|number| {
+            format!(
+                "{{\"id\":\"haiku-{:03}\",\"payload\":{{\"thing\":\"{}\"}}}}\n",
+                number + 1,
+                things[number % things.len()]
+            )
+        })
+        .collect();
+    let source = UnitSource::from_reader(std::io::Cursor::new(lines), Format::JsonLines)?;
+    let (input, pool, executor): (Input, PoolOptions, ExecutorOptions) = settings();
+    let running = Batch::of_job(database.clone(), repository, job, pool, executor)?.start()?;
+    let (fed, completion) = running.feed(&input, source)?;
+    let ended = running.end(Some(fed), completion, out)?;
+    let db = database.as_argument();
+    writeln!(out, "\nThat is in {} now. Try:", database.db.display())?;
+    writeln!(out, "  workcrew show haiku-001{db}        what was said, attempt by attempt")?;
+    writeln!(out, "  workcrew failures{db}              why some attempts failed")?;
+    writeln!(out, "  workcrew verify{db}                whether all is as it was written")?;
+    // That some of them fail is part of the show.
+    Ok(if ended == ExitCode::from(code::INTERRUPTED) { ended } else { code::DONE })
+}
+
+/// What one would get who gives no options but these.
+fn settings() -> (Input, PoolOptions, ExecutorOptions) {
+    use clap::{FromArgMatches as _, Parser};
+
+    #[derive(Parser)]
+    struct All {
+        #[command(flatten)]
+        input: Input,
+        #[command(flatten)]
+        pool: PoolOptions,
+        #[command(flatten)]
+        executor: ExecutorOptions,
+    }
+    let command = <All as clap::CommandFactory>::command();
+    let arguments = ["demo", "-", "--executor", "simulated", "--failures", "0.1", "--seed", "7", "--latency", "60ms"];
+    let all = All::from_arg_matches(&command.get_matches_from(arguments)).unwrap_or_else(|error| error.exit());
+    (all.input, all.pool, all.executor)
+}

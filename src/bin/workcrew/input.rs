@@ -1,0 +1,77 @@
+//! Where units come from.
+
+use std::io::{self, BufReader};
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use workcrew::NewUnit;
+use workcrew::source::{Format, UnitSource};
+
+use crate::trouble::Trouble;
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Written {
+    Jsonl,
+    Csv,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct Input {
+    /// The units: a *.jsonl file ({"id", "prompt"} or {"id", "payload"} on each line), a *.csv file with a header, a folder of texts, or - for standard input
+    #[arg(value_name = "UNITS")]
+    pub units: PathBuf,
+    /// How the file is written, if its name does not say so
+    #[arg(long, value_enum)]
+    format: Option<Written>,
+    /// A template for the prompts, filled in from each unit's payload: {{ field }}
+    #[arg(long, value_name = "FILE")]
+    pub template: Option<PathBuf>,
+    /// Ends at the first line that is no unit or contradicts one that is there, instead of running the rest
+    #[arg(long)]
+    pub strict: bool,
+    /// How often a unit is tried again unless it says so itself
+    #[arg(long, value_name = "N", default_value_t = NewUnit::DEFAULT_MAX_RETRIES)]
+    pub retries: u32,
+}
+
+impl Input {
+    pub fn is_stdin(&self) -> bool {
+        self.units.as_os_str() == "-"
+    }
+
+    /// Opens it, from its beginning.
+    pub fn open(&self) -> Result<UnitSource, Trouble> {
+        let format = self.format.map(|written| match written {
+            Written::Jsonl => Format::JsonLines,
+            Written::Csv => Format::Csv,
+        });
+        let source = if self.is_stdin() {
+            UnitSource::from_reader(BufReader::new(io::stdin()), format.unwrap_or(Format::JsonLines))?
+        } else {
+            UnitSource::open(&self.units, format)?
+        };
+        Ok(if self.template.is_some() { source.for_template() } else { source })
+    }
+
+    /// The text of the template.
+    pub fn template(&self) -> Result<Option<String>, Trouble> {
+        let read = |path: &PathBuf| {
+            std::fs::read_to_string(path)
+                .map_err(|error| Trouble::usage(format!("the template `{}` cannot be read: {error}", path.display())))
+        };
+        self.template.as_ref().map(read).transpose()
+    }
+
+    /// What the job is called if nobody says so: as the file without its ending.
+    pub fn job_name(&self) -> String {
+        let name = self.units.file_stem().map(|name| name.to_string_lossy().into_owned());
+        name.filter(|name| !self.is_stdin() && !name.is_empty()).unwrap_or_else(|| "batch".to_owned())
+    }
+
+    /// What a unit gets that does not say it itself.
+    pub fn prepare(&self, unit: &mut NewUnit) {
+        if unit.max_retries == NewUnit::DEFAULT_MAX_RETRIES {
+            unit.max_retries = self.retries;
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Tables, numbers and costs as they are printed.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+use workcrew::Cost;
+use workcrew::audit::visible::line;
+
+use crate::trouble::Trouble;
+
+/// Rows in columns that are as wide as they need be. What is in them is made harmless here.
+#[derive(Default)]
+pub struct Table {
+    rows: Vec<Vec<String>>,
+    right: Vec<usize>,
+    limits: Vec<(usize, usize)>,
+}
+
+impl Table {
+    /// A table with these titles.
+    pub fn new<const N: usize>(titles: [&str; N]) -> Table {
+        Table { rows: vec![titles.map(str::to_owned).to_vec()], ..Table::default() }
+    }
+
+    /// Numbers stand on the right.
+    pub fn right(mut self, columns: &[usize]) -> Table {
+        self.right = columns.to_vec();
+        self
+    }
+
+    /// Of what is in this column no more than so many characters are shown.
+    pub fn limit(mut self, column: usize, chars: usize) -> Table {
+        self.limits.push((column, chars));
+        self
+    }
+
+    pub fn row<const N: usize>(&mut self, cells: [String; N]) {
+        let shown = cells.into_iter().enumerate().map(|(column, cell)| {
+            let limit = self.limits.iter().find(|(of, _)| *of == column).map_or(usize::MAX, |(_, chars)| *chars);
+            if limit == usize::MAX { line(&cell).to_string() } else { line(&cell).cut(limit) }
+        });
+        self.rows.push(shown.collect());
+    }
+
+    pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        let columns = self.rows.first().map_or(0, Vec::len);
+        let width = |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        for row in &self.rows {
+            let mut text = String::new();
+            for (column, cell) in row.iter().enumerate() {
+                let width = widths[column];
+                let cell =
+                    if self.right.contains(&column) { format!("{cell:>width$}") } else { format!("{cell:<width$}") };
+                text.push_str(if column == 0 { "" } else { "  " });
+                text.push_str(&cell);
+            }
+            writeln!(out, "{}", text.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+/// One value on one line.
+pub fn json(out: &mut dyn Write, value: &impl Serialize) -> Result<(), Trouble> {
+    serde_json::to_writer(&mut *out, value)?;
+    Ok(writeln!(out)?)
+}
+
+/// A number with its thousands apart.
+pub fn number(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A cost with four decimals, and with what is not known.
+pub fn cost(cost: Cost) -> String {
+    format!("{cost:.4}")
+}
+
+/// `1 unit`, `2 units`.
+pub fn count(number_of: u64, what: &str) -> String {
+    format!("{} {what}{}", number(number_of), if number_of == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_aligned_cut_and_harmless() {
+        let mut table = Table::new(["ID", "N", "WHAT"]).right(&[1]).limit(2, 6);
+        table.row(["a".to_owned(), "1".to_owned(), "short".to_owned()]);
+        table.row(["bé\u{1b}".to_owned(), "1,000".to_owned(), "much longer".to_owned()]);
+        let mut out = Vec::new();
+        table.write(&mut out).unwrap();
+        let text = "ID            N  WHAT\na             1  short\nbé\\u{1b}  1,000  much …\n";
+        assert_eq!(String::from_utf8(out).unwrap(), text);
+    }
+
+    #[test]
+    fn numbers_have_their_thousands_apart() {
+        assert_eq!([0, 999, 1_000, 1_234_567].map(number), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!((count(1, "unit"), count(2, "unit")), ("1 unit".to_owned(), "2 units".to_owned()));
+    }
+}

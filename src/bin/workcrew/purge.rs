@@ -1,0 +1,46 @@
+//! `workcrew purge`: contents that must not be kept any longer.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use chrono::{TimeDelta, Utc};
+use clap::Args;
+use workcrew::Repository;
+
+use crate::by::Who;
+use crate::database::Database;
+use crate::print;
+use crate::time;
+use crate::trouble::{Trouble, code};
+
+#[derive(Args)]
+pub struct Options {
+    #[command(flatten)]
+    database: Database,
+    /// Of units that ended longer ago than that, such as 90d
+    #[arg(long, value_name = "TIME", value_parser = time::duration)]
+    older_than: Duration,
+    #[command(flatten)]
+    who: Who,
+}
+
+pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
+    let repository = options.database.existing()?;
+    let age = TimeDelta::from_std(options.older_than).ok();
+    let before = age.and_then(|age| Utc::now().checked_sub_signed(age));
+    let before = before.ok_or_else(|| Trouble::usage("--older-than is longer than time itself"))?;
+    let by = options.who.by();
+    let (mut units, mut messages) = (0, 0);
+    loop {
+        let purged = repository.purge(before, &by)?;
+        if purged.units == 0 {
+            break;
+        }
+        units += purged.units;
+        messages += purged.messages;
+    }
+    let (units, messages) = (print::count(units, "unit"), print::count(messages, "message"));
+    writeln!(out, "the contents of {units} and {messages} are gone; costs, hashes and the journal stay")?;
+    Ok(code::DONE)
+}

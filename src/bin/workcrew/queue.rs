@@ -1,0 +1,46 @@
+//! `workcrew queue`: stores units for whoever executes them.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::json;
+
+use crate::batch;
+use crate::database::Database;
+use crate::input::Input;
+use crate::print;
+use crate::trouble::{Trouble, code};
+
+#[derive(Args)]
+pub struct Options {
+    #[command(flatten)]
+    input: Input,
+    #[command(flatten)]
+    database: Database,
+    /// The job that the units belong to (the name of the file)
+    #[arg(long, value_name = "NAME")]
+    job: Option<String>,
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
+    let Options { input, database, job, json } = options;
+    let template = input.template()?;
+    let source = input.open()?;
+    let name = job.unwrap_or_else(|| input.job_name());
+    let repository = database.or_new()?;
+    let job = batch::job(&repository, &name, template, None)?;
+    let fed = batch::store(&repository, &job, &input, source, |_| true)?;
+    if json {
+        print::json(out, &json!({ "job": job.name, "fed": fed }))?;
+    } else {
+        writeln!(out, "job {}", workcrew::audit::visible::line(&job.name))?;
+        batch::write_fed(&fed, out)?;
+        let (db, job) = (database.as_argument(), batch::job_argument(&job.name));
+        writeln!(out, "execute them: workcrew resume{db}{job}, or workcrew worker{db}{job}")?;
+    }
+    Ok(if fed.bad + fed.conflicts == 0 { code::DONE } else { ExitCode::from(code::NOT_ALL_COMPLETED) })
+}

@@ -1,0 +1,97 @@
+//! `workcrew status`: how far it is, what runs and who runs it.
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use chrono::Utc;
+use clap::Args;
+use serde_json::json;
+use workcrew::audit::questions::{active, all_jobs};
+use workcrew::audit::visible::line;
+use workcrew::repository::sqlite::SqliteArchive;
+use workcrew::{Archive, Job};
+
+use crate::database::{Database, OfJob};
+use crate::print::{self, Table, number};
+use crate::time::short;
+use crate::trouble::{Trouble, code};
+
+#[derive(Args)]
+pub struct Options {
+    #[command(flatten)]
+    database: Database,
+    #[command(flatten)]
+    job: OfJob,
+    /// Shows it again and again, until Ctrl-C
+    #[arg(long)]
+    watch: bool,
+    /// How often
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = crate::time::duration, requires = "watch")]
+    every: Duration,
+    /// Prints one JSON object per line and job
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
+    let archive = options.database.archive()?;
+    loop {
+        let jobs = match options.job.find(&archive)? {
+            Some(job) => vec![job],
+            None => all_jobs(&archive)?,
+        };
+        if options.watch && !options.json && std::io::stdout().is_terminal() {
+            // From the top of an empty screen.
+            write!(out, "\x1b[H\x1b[2J")?;
+        }
+        for job in jobs {
+            if options.json { write_json(&archive, &job, out)? } else { write(&archive, &job, out)? }
+        }
+        out.flush()?;
+        if !options.watch {
+            return Ok(code::DONE);
+        }
+        std::thread::sleep(options.every);
+    }
+}
+
+fn write(archive: &SqliteArchive, job: &Job, out: &mut dyn Write) -> Result<(), Trouble> {
+    let counts = archive.counts(job.id)?;
+    let running = active(archive, Some(job.id))?;
+    let cost = archive.costs(Some(job.id))?.total();
+    writeln!(out, "job {}: {} units, {}", line(&job.name), number(counts.total()), print::cost(cost))?;
+    let words = [
+        ("completed", counts.completed),
+        ("failed", counts.failed),
+        ("cancelled", counts.cancelled),
+        ("running", running.len() as u64),
+        ("waiting", counts.pending),
+    ];
+    let words: Vec<String> = words.iter().map(|(name, units)| format!("{} {name}", number(*units))).collect();
+    writeln!(out, "  {}", words.join(", "))?;
+    if running.is_empty() {
+        return Ok(());
+    }
+    let mut table = Table::new(["  WORKER", "PROCESS", "UNIT", "ATTEMPT", "SINCE", ""]).right(&[3]).limit(2, 40);
+    let owners = archive.owners()?;
+    for lease in running {
+        let owner = owners.iter().find(|owner| owner.id == lease.owner);
+        let process = owner.map_or_else(|| lease.owner.to_string(), |owner| format!("pid {}", owner.process.pid));
+        let since = (Utc::now() - lease.since).to_std().map(short).unwrap_or_default();
+        let note = lease.staleness.map(|why| why.reason().to_owned()).unwrap_or_default();
+        let worker = format!("  {}", lease.worker_id);
+        table.row([worker, process, lease.unit_id.to_string(), lease.attempt_number.to_string(), since, note]);
+    }
+    Ok(table.write(out)?)
+}
+
+fn write_json(archive: &SqliteArchive, job: &Job, out: &mut dyn Write) -> Result<(), Trouble> {
+    let status = json!({
+        "job": job.name,
+        "counts": archive.counts(job.id)?,
+        "cost": archive.costs(Some(job.id))?.total(),
+        "running": active(archive, Some(job.id))?,
+    });
+    print::json(out, &status)
+}

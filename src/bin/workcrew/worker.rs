@@ -1,0 +1,33 @@
+//! `workcrew worker`: keeps executing what others queue.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use crate::batch::{Batch, PoolOptions};
+use crate::database::{Database, OfJob};
+use crate::executor::ExecutorOptions;
+use crate::trouble::{Trouble, code};
+
+#[derive(Args)]
+pub struct Options {
+    #[command(flatten)]
+    database: Database,
+    #[command(flatten)]
+    job: OfJob,
+    #[command(flatten)]
+    pool: PoolOptions,
+    #[command(flatten)]
+    executor: ExecutorOptions,
+}
+
+/// It ends when it is asked to, which is no failure of the batch.
+pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
+    let repository = options.database.existing()?;
+    let job = options.job.one(&repository)?;
+    let running = Batch::of_job(options.database, repository, job, options.pool, options.executor)?.start()?;
+    let completion = running.pool.follow();
+    running.end(None, completion, out)?;
+    Ok(code::DONE)
+}
