@@ -15,6 +15,7 @@ mod dispatch_storm;
 mod exact;
 mod examples;
 mod faulty;
+mod looks;
 mod memory;
 mod pool;
 mod pool_calendar;
