@@ -162,7 +162,9 @@ pub fn list(archive: &dyn Archive, wanted: &List) -> Result<Listed> {
     let room = end.saturating_add(1);
     let now = Utc::now();
     let mut heap: BinaryHeap<Ranked> = BinaryHeap::new();
-    for_each(archive, &wanted.filter, |unit| {
+    // What is asked for a page at a time is read no further than that.
+    let page = if is_walk { room } else { PAGE_LIMIT };
+    in_pages(archive, &wanted.filter, page, |unit| {
         if is_meant(wanted, &unit) {
             heap.push(Ranked { rank: rank(wanted.sort, &unit, now), is_reversed: wanted.is_reversed, unit });
         }
@@ -182,10 +184,19 @@ pub fn list(archive: &dyn Archive, wanted: &List) -> Result<Listed> {
 /// # Errors
 ///
 /// What the storage says.
-pub fn for_each(archive: &dyn Archive, filter: &UnitFilter, mut see: impl FnMut(UnitSummary) -> bool) -> Result<()> {
+pub fn for_each(archive: &dyn Archive, filter: &UnitFilter, see: impl FnMut(UnitSummary) -> bool) -> Result<()> {
+    in_pages(archive, filter, PAGE_LIMIT, see)
+}
+
+fn in_pages(
+    archive: &dyn Archive,
+    filter: &UnitFilter,
+    limit: usize,
+    mut see: impl FnMut(UnitSummary) -> bool,
+) -> Result<()> {
     let mut next = Some(0);
     while let Some(after) = next {
-        let page = archive.summaries(filter, after, PAGE_LIMIT)?;
+        let page = archive.summaries(filter, after, limit)?;
         for unit in page.items {
             if !see(unit) {
                 return Ok(());
