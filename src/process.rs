@@ -79,6 +79,12 @@ impl Process {
     }
 }
 
+/// The name of this machine, if it has one.
+pub(crate) fn host_name() -> Option<String> {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    Some(name).filter(|name| !name.is_empty())
+}
+
 /// What the system says about a pid.
 #[derive(Debug, PartialEq, Eq)]
 enum Seen {

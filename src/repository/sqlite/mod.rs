@@ -74,7 +74,7 @@ use crate::attempt::{Attempt, AttemptKey, AttemptReport, AttemptResult, Beginnin
 use crate::clock::{Clock, SystemClock};
 use crate::conversation::{Message, StoredMessage, to_json};
 use crate::job::{Job, JobId, NewJob};
-use crate::lease::{Claim, Held, Lease, NewOwner, Owner, OwnerId};
+use crate::lease::{Backpressure, Claim, Held, Lease, NewOwner, Owner, OwnerId, OwnerState};
 use crate::money::Charge;
 use crate::unit::{NewUnit, UnitKey, WorkUnit};
 use crate::worker::{Worker, WorkerChange};
@@ -428,6 +428,16 @@ impl Repository for SqliteRepository {
         let let_go = self.run(Order::new("let_go"), move |book| book.let_go(owner))?;
         self.shared.listeners.tell(&News::Queued, |_| let_go > 0);
         Ok(let_go)
+    }
+
+    fn tell(&self, owner: OwnerId, state: &OwnerState) -> Result<()> {
+        let (now, state) = (self.shared.clock.now(), rules::state_json(state)?);
+        // Urgent: whoever tells also renews leases, and must not wait behind conversations.
+        self.run(Order::new("tell").urgent(), move |book| book.tell(now, owner, &state))
+    }
+
+    fn backpressure(&self) -> Option<Backpressure> {
+        Some(self.shared.writer.backpressure())
     }
 
     fn end_owner(&self, owner: OwnerId) -> Result<()> {
