@@ -192,10 +192,15 @@ pub struct Backpressure {
 }
 
 impl Backpressure {
-    /// How many quarters of what may wait do: 0 to 4.
-    fn quarters(self) -> usize {
+    /// How many quarters of what may wait do: 0 to 4. If somebody waits for room, it is full.
+    pub fn quarters(self) -> usize {
         let quarters = (self.bytes.saturating_mul(4) / self.limit_bytes.max(1)).min(4);
         if self.waiting_threads > 0 { 4 } else { quarters }
+    }
+
+    /// Whether whoever writes waits already, or soon will.
+    pub fn is_high(self) -> bool {
+        self.quarters() >= 3
     }
 }
 

@@ -74,6 +74,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use serde_json::Value;
 
+pub use self::health::Health;
 pub use self::requests::{
     Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Insertion, Intake, News, Purged, Requeued, Scope, Slot,
     Submitted, Swept,
@@ -93,6 +94,7 @@ use crate::worker::{Worker, WorkerChange};
 
 #[cfg(feature = "testing")]
 pub mod conformance;
+mod health;
 mod listeners;
 pub mod memory;
 mod requests;

@@ -12,6 +12,7 @@ mod dispatch_model;
 mod dispatch_moments;
 mod dispatch_races;
 mod dispatch_storm;
+mod doctor;
 mod exact;
 mod examples;
 mod faulty;

@@ -9,6 +9,7 @@
 //! | `units`, `claims`, `attempts`, `endings`, `owners`, `purge` | the verbs, in the order a unit travels |
 //! | `messages`, `rows` | between rows and records |
 //! | `readers`, `read`, `backlog`, `archive` | reading, beside the writer or without one |
+//! | `health` | how the file is |
 //!
 //! # Locking
 //!
@@ -31,6 +32,7 @@ mod backlog;
 mod book;
 mod claims;
 mod endings;
+mod health;
 mod messages;
 mod migrate;
 mod open;
@@ -67,8 +69,9 @@ use self::writer::{Order, Patience, Writer, WriterThread};
 use super::listeners::Listeners;
 use super::rules::End;
 use super::{
-    Archive, Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Insertion, Intake, JournalEntry,
-    LeaseView, News, Page, Purged, Repository, Result, Slot, StoredInputs, Submitted, Swept, UnitFilter, rules,
+    Archive, Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Health, Insertion, Intake,
+    JournalEntry, LeaseView, News, Page, Purged, Repository, Result, Slot, StoredInputs, Submitted, Swept, UnitFilter,
+    rules,
 };
 use crate::attempt::{Attempt, AttemptKey, AttemptReport, AttemptResult, Beginning, Progress};
 use crate::clock::{Clock, SystemClock};
@@ -222,6 +225,15 @@ impl SqliteRepository {
     /// Where the file is.
     pub fn path(&self) -> &Path {
         self.shared.place.path()
+    }
+
+    /// How the file is: its size, its log, the disk that it is on.
+    ///
+    /// # Errors
+    ///
+    /// [`Gone`](super::RepositoryError::Gone) if it is no longer there, and what the storage says.
+    pub fn health(&self) -> Result<Health> {
+        self.shared.archive.health()
     }
 
     /// Copies the database into a new file while it is in use, by SQLite's own means.
