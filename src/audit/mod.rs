@@ -3,6 +3,7 @@
 pub mod doctor;
 mod plain;
 pub mod questions;
+mod tail;
 pub mod verify;
 
 pub use doctor::doctor;

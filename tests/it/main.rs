@@ -16,6 +16,7 @@ mod doctor;
 mod exact;
 mod examples;
 mod faulty;
+mod heads;
 mod memory;
 mod pool;
 mod pool_calendar;

@@ -342,12 +342,3 @@ fn the_most_urgent_comes_first_and_a_terminal_obeys_nothing() {
     let text = diagnosis.to_string();
     assert!(!text.chars().any(|char| (char.is_control() && char != '\n') || char == '\u{202e}'), "{text:?}");
 }
-
-#[test]
-fn the_last_row_of_a_journal_is_found_whatever_its_length() {
-    let ward = Ward::new();
-    for rows in 0..40 {
-        assert_eq!(units::last_seq(&ward.repository).unwrap(), rows);
-        ward.queue(&format!("u{rows}"));
-    }
-}

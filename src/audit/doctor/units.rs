@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::Examination;
 use super::finding::{Concern, Urgency, many, named, span};
+use crate::audit::tail;
 use crate::job::{Job, JobId};
-use crate::repository::{Archive, Counts, LeaseView, PAGE_LIMIT, Result, UnitFilter};
+use crate::repository::{Counts, LeaseView, PAGE_LIMIT, Result, UnitFilter};
 use crate::unit::{Change, UnitId, UnitKey, UnitStatus, WorkUnit};
 
 /// How many units of one kind are looked at one by one; of the others only their number is known.
@@ -200,7 +201,7 @@ impl Examination<'_> {
     pub(super) fn most_tried(&mut self) {
         const SHOWN: usize = 5;
         let mut tried = std::mem::take(&mut self.tried);
-        tried.sort_by(|one, other| other.0.cmp(&one.0));
+        tried.sort_by_key(|(attempts, ..)| std::cmp::Reverse(*attempts));
         let others = tried.len().saturating_sub(SHOWN);
         for (index, (_, what, id)) in tried.into_iter().take(SHOWN).enumerate() {
             let more = if others > 0 && index + 1 == SHOWN { format!("; so are {others} more") } else { String::new() };
@@ -299,7 +300,7 @@ const STORM: u64 = 20;
 impl Examination<'_> {
     /// What happened last.
     pub(super) fn journal(&mut self) -> Result<()> {
-        let last = last_seq(self.archive);
+        let last = tail::last_seq(self.archive);
         let Some(last) = self.readable("the journal", last)? else { return Ok(()) };
         self.diagnosis.journal_rows = last.cast_unsigned();
         let (mut good, mut bad, mut after) = (0_u64, Vec::new(), (last - TAIL_ROWS).max(0));
@@ -345,23 +346,4 @@ impl Examination<'_> {
         let most = kinds.into_iter().max_by_key(|(_, count)| *count);
         Ok(most.map(|(kind, _)| format!("; most with {}", crate::audit::plain::plain(&kind))).unwrap_or_default())
     }
-}
-
-/// The number of the journal's last row, 0 if it is empty: it has no gaps, so the end can be searched for.
-pub(crate) fn last_seq(archive: &dyn Archive) -> Result<i64> {
-    let has_row_after = |seq: i64| archive.journal(seq, 1).map(|page| !page.items.is_empty());
-    let (mut known, mut beyond) = (0_i64, 1_i64);
-    while beyond < i64::MAX && has_row_after(beyond)? {
-        (known, beyond) = (beyond, beyond.saturating_mul(2));
-    }
-    // There is none behind `beyond`, and there may be none at all.
-    while known < beyond {
-        let middle = known + (beyond - known) / 2;
-        if has_row_after(middle)? {
-            known = middle + 1;
-        } else {
-            beyond = middle;
-        }
-    }
-    Ok(known)
 }

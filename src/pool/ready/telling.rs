@@ -15,25 +15,27 @@ impl Ready {
     pub(in crate::pool) fn owner_state(&self, now: Moment) -> OwnerState {
         let state = self.state.lock();
         let hold = state.hold.clone();
-        let mut told = OwnerState::default();
-        told.phase = state.phase.to_string();
-        told.is_pulling = state.pull.is_active();
-        told.workers = state.capacity.live();
-        told.target_workers = state.crew.size();
-        told.max_workers = state.capacity.max_workers();
-        told.failed_starts = state.crew.failed_starts();
-        told.last_start_failure = state.crew.last_start_failure();
-        told.queue_size = state.ledger.queue.len();
-        told.max_queue_size = state.ledger.queue.limit();
-        told.abandoned_threads = state.abandoned;
-        told.max_abandoned = state.crew.limits.max_abandoned.unwrap_or(told.max_workers);
+        let max_workers = state.capacity.max_workers();
+        let told = OwnerState {
+            phase: state.phase.to_string(),
+            is_pulling: state.pull.is_active(),
+            is_paused: hold.as_ref().is_some_and(|hold| hold.reason == PAUSED),
+            workers: state.capacity.live(),
+            target_workers: state.crew.size(),
+            max_workers,
+            failed_starts: state.crew.failed_starts(),
+            last_start_failure: state.crew.last_start_failure(),
+            queue_size: state.ledger.queue.len(),
+            max_queue_size: state.ledger.queue.limit(),
+            abandoned_threads: state.abandoned,
+            max_abandoned: state.crew.limits.max_abandoned.unwrap_or(max_workers),
+            ..OwnerState::default()
+        };
         drop(state);
-        told.last_start_failure = told.last_start_failure.map(cut);
-        told.is_paused = hold.as_ref().is_some_and(|hold| hold.reason == PAUSED);
         let hold = hold.filter(|_| !told.is_paused);
         let until = |until_ms: i64| date_of(until_ms, now);
-        told.holds = hold.map(|hold| OwnerHold::new(cut(hold.reason), hold.until_ms.map(until))).into_iter().collect();
-        told
+        let holds = hold.map(|hold| OwnerHold::new(cut(hold.reason), hold.until_ms.map(until))).into_iter().collect();
+        OwnerState { holds, last_start_failure: told.last_start_failure.map(cut), ..told }
     }
 }
 

@@ -92,9 +92,12 @@ fn what_an_owner_says_of_itself_is_kept_until_it_ends(scene: &Scene<'_>) {
         (owner.state, owner.told_at)
     };
     assert_eq!(said(scene.owner), (None, None));
-    let mut state = OwnerState::default();
-    state.holds = vec![OwnerHold::new("ü \0 quota", Some(scene.now())), OwnerHold::new("the key is wrong", None)];
-    (state.job_id, state.workers, state.abandoned_threads) = (Some(scene.job), 3, usize::MAX >> 1);
+    let state = OwnerState {
+        job_id: Some(scene.job),
+        holds: vec![OwnerHold::new("ü \0 quota", Some(scene.now())), OwnerHold::new("the key is wrong", None)],
+        abandoned_threads: usize::MAX >> 1,
+        ..OwnerState::default()
+    };
     scene.advance(SECOND);
     for _ in 0..2 {
         scene.repository.tell(scene.owner, &state).expect("it lives");
@@ -115,8 +118,7 @@ fn an_owner_that_is_not_there_says_nothing(scene: &Scene<'_>) {
     for owner in [ended, OwnerId(4711)] {
         assert_refused!(scene.repository.tell(owner, &OwnerState::default()), RepositoryError::UnknownOwner(_));
     }
-    let mut long = OwnerState::default();
-    long.last_start_failure = Some("x".repeat(STATE_LIMIT_BYTES));
+    let long = OwnerState { last_start_failure: Some("x".repeat(STATE_LIMIT_BYTES)), ..OwnerState::default() };
     assert_refused!(scene.repository.tell(scene.owner, &long), RepositoryError::Invalid(_));
     assert!(scene.repository.owners().expect("owners can be read").iter().all(|owner| owner.state.is_none()));
 }

@@ -128,12 +128,12 @@ impl<T> Queue<T> {
     /// How much waits.
     pub(super) fn backpressure(&self) -> Backpressure {
         let state = self.lock();
-        let mut pressure = Backpressure::default();
-        pressure.changes = state.urgent.len() + state.ordinary.len();
-        pressure.bytes = state.bytes + state.held_bytes;
-        pressure.limit_bytes = self.limit_bytes;
-        pressure.waiting_threads = state.senders;
-        pressure
+        Backpressure {
+            changes: state.urgent.len() + state.ordinary.len(),
+            bytes: state.bytes + state.held_bytes,
+            limit_bytes: self.limit_bytes,
+            waiting_threads: state.senders,
+        }
     }
 
     /// Takes what is urgent, if anything, without waiting.
