@@ -1,4 +1,4 @@
--- The database of workcrew as it is today (user_version 1).
+-- The database of workcrew as it is today (user_version 2).
 --
 -- Times are milliseconds since 1970 UTC unless their name ends in `_boot_ms`: those count from the
 -- start of the machine, and are comparable only within one boot (see owners.boot_id).
@@ -39,7 +39,10 @@ CREATE TABLE owners (
     heartbeat_at      INTEGER NOT NULL,   -- when it last renewed its leases
     heartbeat_boot_ms INTEGER NOT NULL,   -- the same moment by the other clock: so its leases can be told by the calendar
     lease_ms          INTEGER NOT NULL,   -- how long its leases last: silent for longer, nobody need wait for it
-    ended_at          INTEGER
+    ended_at          INTEGER,
+    host              TEXT,               -- the machine's name when it was registered, for people
+    state             BLOB,               -- JSON: what it last said of itself; nothing once it has ended
+    told_at           INTEGER             -- when it said so
 ) STRICT;
 
 -- The hot row of a unit: what every change touches, and nothing large.

@@ -72,11 +72,24 @@ impl Process {
         self.is_comparable(boot_id) && system::look_up(self.pid) == Seen::Alive { start_ticks: self.start_ticks }
     }
 
+    /// Whether the process still runs, but somebody has stopped it: it does nothing until it is told to go on.
+    ///
+    /// `false` may mean that it was not stopped, or that nobody can tell from here.
+    pub fn is_stopped(&self, boot_id: &str) -> bool {
+        self.is_provably_alive(boot_id) && system::is_stopped(self.pid)
+    }
+
     /// Whether its number means here what it meant where it was written down.
     fn is_comparable(&self, boot_id: &str) -> bool {
         let is_known = !self.boot_id.is_empty() && self.start_ticks != 0;
         is_known && self.boot_id == boot_id && self.pid_namespace == system::pid_namespace()
     }
+}
+
+/// The name of this machine, if it has one.
+pub(crate) fn host_name() -> Option<String> {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    Some(name).filter(|name| !name.is_empty())
 }
 
 /// What the system says about a pid.
@@ -105,6 +118,12 @@ mod system {
             Err(_) if is_missing(pid) => Seen::Gone,
             Err(_) => Seen::Unknown,
         }
+    }
+
+    pub(super) fn is_stopped(pid: u32) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // By a signal, or by a debugger.
+        stat.rsplit_once(") ").is_some_and(|(_, behind_name)| behind_name.starts_with(['T', 't']))
     }
 
     fn is_missing(pid: u32) -> bool {
@@ -138,6 +157,10 @@ mod system {
 
     pub(super) fn look_up(_pid: u32) -> Seen {
         Seen::Unknown
+    }
+
+    pub(super) fn is_stopped(_pid: u32) -> bool {
+        false
     }
 }
 

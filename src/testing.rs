@@ -16,7 +16,7 @@ use crate::attempt::{Attempt, AttemptKey, AttemptReport, AttemptResult, Beginnin
 use crate::conversation::{Message, StoredMessage};
 pub use crate::fault::{Action, ENVIRONMENT_VARIABLE, Stage, arm, arm_from_environment, disarm_all, point};
 use crate::job::{Job, JobId, NewJob};
-use crate::lease::{Claim, Held, Lease, NewOwner, Owner, OwnerId};
+use crate::lease::{Backpressure, Claim, Held, Lease, NewOwner, Owner, OwnerId, OwnerState};
 use crate::money::Charge;
 use crate::repository::{
     Archive, Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Insertion, Intake, JournalEntry,
@@ -52,6 +52,7 @@ pub enum Verb {
     Requeue,
     RegisterOwner,
     LetGo,
+    Tell,
     EndOwner,
     ChangeWorker,
     Purge,
@@ -438,6 +439,14 @@ impl Repository for FaultyRepository {
 
     fn let_go(&self, owner: OwnerId) -> Result<u64> {
         self.guarded(Verb::LetGo, |inner| inner.let_go(owner))
+    }
+
+    fn tell(&self, owner: OwnerId, state: &OwnerState) -> Result<()> {
+        self.guarded(Verb::Tell, |inner| inner.tell(owner, state))
+    }
+
+    fn backpressure(&self) -> Option<Backpressure> {
+        self.inner.backpressure()
     }
 
     fn end_owner(&self, owner: OwnerId) -> Result<()> {

@@ -8,16 +8,20 @@
 //! | why did it fail? | [`failures`] |
 //! | what was said? | [`transcript`] |
 //! | how long will it take? | [`forecast`] |
+//! | what is wrong, and what can be done about it? | [`doctor`](mod@doctor) |
 //! | is all still as it was written? | [`verify`](mod@verify) |
 
 pub mod cost;
+pub mod doctor;
 pub mod failures;
 pub mod forecast;
 pub mod list;
 pub mod questions;
+mod tail;
 pub mod transcript;
 pub mod verify;
 pub mod visible;
 
+pub use doctor::doctor;
 pub use verify::verify;
 pub use visible::visible;

@@ -19,6 +19,14 @@ pub fn line(text: &str) -> Visible<'_> {
     Visible { text, keeps_lines: false }
 }
 
+/// How much of a text is told where others are told too.
+const SHORT_CHARS: usize = 200;
+
+/// The same, and no longer than fits between others.
+pub(crate) fn short(text: &str) -> String {
+    line(text).cut(SHORT_CHARS)
+}
+
 /// What [`visible`] gives; it is made to be printed.
 #[derive(Clone, Copy, Debug)]
 pub struct Visible<'a> {

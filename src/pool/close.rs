@@ -329,6 +329,6 @@ fn call_back(core: &Core, execution: &Execution, result: &WorkResult, status: Un
 /// Starts nothing until then.
 pub(super) fn hold(core: &Core, until: Option<DateTime<Utc>>, reason: &str) {
     log::warn!("{}: nothing is started: {reason}", core.job.id);
-    core.ready.hold(reason, until.map(|until| boot_ms_of(until, core.clock.now())));
+    core.hold(reason, until.map(|until| boot_ms_of(until, core.clock.now())));
     core.callbacks.tell_of(|| Event::Held { reason, until });
 }

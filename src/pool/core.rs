@@ -215,6 +215,18 @@ impl Core {
         self.reports.put(Report::Quit);
     }
 
+    /// Starts nothing until then. That is news for others.
+    pub(super) fn hold(&self, reason: &str, until_ms: Option<i64>) {
+        self.ready.hold(reason, until_ms);
+        self.heartbeat.wake();
+    }
+
+    /// Ends a hold; with a time, only one that ends by itself by then.
+    pub(super) fn resume(&self, now_ms: Option<i64>) {
+        self.ready.resume(now_ms);
+        self.heartbeat.wake();
+    }
+
     /// Lets the reporter tell something.
     pub(super) fn report(&self, report: Report) {
         self.ready.report_sent();

@@ -276,14 +276,14 @@ impl PoolHandle {
     /// As [`WorkPool::pause`](super::WorkPool::pause).
     pub fn pause(&self) {
         if let Some(core) = self.core() {
-            core.ready.hold(super::PAUSED, None);
+            core.hold(super::PAUSED, None);
         }
     }
 
     /// As [`WorkPool::resume`](super::WorkPool::resume).
     pub fn resume(&self) {
         if let Some(core) = self.core() {
-            core.ready.resume(None);
+            core.resume(None);
         }
     }
 

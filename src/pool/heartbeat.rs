@@ -1,6 +1,7 @@
 //! The heartbeat: renews all leases of the pool in one statement, and learns from it what was lost and what is to be cancelled.
 //!
-//! With each beat it also looks which of the units that wait here do not wait any more, because somebody else cancelled them or has them.
+//! With each beat it also looks which of the units that wait here do not wait any more, because somebody else cancelled them or has them,
+//! and says of the pool what others should know, if that is new ([`Word`]).
 //! What is cancelled in this process it sees to at once.
 //! If it cannot renew in time it stops the pool's executions itself, before anybody else may begin the same units; and if it does not
 //! come back from renewing, the supervisor does ([`Leases`]).
@@ -18,6 +19,7 @@ use super::ready::Stop;
 use super::reporter::Report;
 use super::stats::PoolPhase;
 use super::timers::Alarm;
+use super::word::Word;
 use super::{claimer, news, slot, start, supervisor};
 use crate::attempt::AttemptKey;
 use crate::clock::milliseconds;
@@ -61,6 +63,8 @@ pub(super) struct Beat {
     unseen: BTreeSet<UnitKey>,
     /// The thread that does what could not be done before.
     catching_up: Option<JoinHandle<()>>,
+    /// What the pool last said of itself.
+    word: Word,
 }
 
 impl Beat {
@@ -69,7 +73,14 @@ impl Beat {
         core.note_renewed(core.now_ms());
         core.ready.set_alarm(Leases::last_moment_ms(core), Alarm::Leases);
         let next_ms = core.in_ms(core.settings.heartbeat);
-        Beat { next_ms, watch_ms: 0, has_told_of_stop: false, unseen: BTreeSet::new(), catching_up: None }
+        Beat {
+            next_ms,
+            watch_ms: 0,
+            has_told_of_stop: false,
+            unseen: BTreeSet::new(),
+            catching_up: None,
+            word: Word::default(),
+        }
     }
 
     /// Does whatever is due.
@@ -83,7 +94,8 @@ impl Beat {
                 slot::tell_shutting_down(core);
             }
         }
-        if now_ms >= self.next_ms {
+        let is_beat = now_ms >= self.next_ms;
+        if is_beat {
             self.next_ms = core.in_ms(core.settings.heartbeat);
             renew(core);
             self.catch_up(core);
@@ -91,6 +103,10 @@ impl Beat {
                 sweep(core);
             }
             self.unseen = core.ready.waiting().into_iter().collect();
+        }
+        // While it comes up there is something new all the time. And if not even leases are renewed, the storage has better things to do.
+        if (is_beat || core.ready.phase() == PoolPhase::Running) && is_fresh(core) {
+            self.word.tell(core);
         }
         self.look_at_waiting(core);
         if core.ready.take_sweep_due() {

@@ -86,6 +86,7 @@ mod stopping;
 mod submit;
 mod supervisor;
 mod timers;
+mod word;
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -447,12 +448,12 @@ impl WorkPool {
 
     /// Starts nothing until [`resume`](WorkPool::resume). What runs goes on.
     pub fn pause(&self) {
-        self.core.ready.hold(PAUSED, None);
+        self.core.hold(PAUSED, None);
     }
 
     /// Ends a pause, and whatever else holds the pool.
     pub fn resume(&self) {
-        self.core.ready.resume(None);
+        self.core.resume(None);
     }
 
     /// Changes how many workers there may be.

@@ -75,7 +75,7 @@ fn ring(core: &Arc<Core>, alarm: Alarm, stopping: &mut Stopping, leases: &mut Le
         }
         Alarm::Look => core.ready.work_came(),
         Alarm::Leases => leases.are_about_to_end(core),
-        Alarm::HoldEnds => core.ready.resume(Some(core.now_ms())),
+        Alarm::HoldEnds => core.resume(Some(core.now_ms())),
         Alarm::Startup { worker, start } => slot::late_start(core, worker, Some(start), CancelReason::TimedOut),
         // The crew is looked after in any case.
         Alarm::NextBatch => {}

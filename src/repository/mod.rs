@@ -23,7 +23,7 @@
 //!
 //! **Send it again.** After any error that is not a [rejection](RepositoryError::is_rejection) the
 //! caller does not know whether the change was made. It may send the same call again: the change is made once,
-//! and the answer tells. `create_job`, `register_owner`, `start`, `append`, `checkpoint_at`, `progress`, `finish` and `release`
+//! and the answer tells. `create_job`, `register_owner`, `tell`, `start`, `append`, `checkpoint_at`, `progress`, `finish` and `release`
 //! answer as the first call would have (though without `not_before`); `insert` and `cancel` say that it was so already,
 //! and `let_go` and `requeue_all` count what there was left to do;
 //! `requeue`, `requeue_unchanged` and `change_worker` are rejected with the status that they would have brought about. A claim whose answer was
@@ -74,25 +74,28 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use serde_json::Value;
 
+pub use self::health::Health;
 pub use self::requests::{
     Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Insertion, Intake, News, Purged, Requeued, Scope, Slot,
     Submitted, Swept,
 };
 pub use self::views::{
     AttemptSummary, Costs, Counts, JournalEntry, LeaseView, MESSAGE_LIMIT_BYTES, ModelCost, PAGE_LIMIT,
-    PAGE_LIMIT_BYTES, PARTIAL_LIMIT_BYTES, PURGE_LIMIT, Page, Staleness, StoredInputs, UnitFilter, UnitSummary,
+    PAGE_LIMIT_BYTES, PARTIAL_LIMIT_BYTES, PURGE_LIMIT, Page, STATE_LIMIT_BYTES, Staleness, StoredInputs, UnitFilter,
+    UnitSummary,
 };
 use crate::attempt::{Attempt, AttemptKey, AttemptReport, AttemptResult, Beginning, Progress};
 use crate::conversation::{Message, StoredMessage};
 pub use crate::error::RepositoryError;
 use crate::job::{Job, JobId, NewJob};
-use crate::lease::{Claim, Held, Lease, NewOwner, Owner, OwnerId};
+use crate::lease::{Backpressure, Claim, Held, Lease, NewOwner, Owner, OwnerId, OwnerState};
 use crate::money::Charge;
 use crate::unit::{NewUnit, UnitKey, WorkUnit};
 use crate::worker::{Worker, WorkerChange};
 
 #[cfg(feature = "testing")]
 pub mod conformance;
+mod health;
 mod listeners;
 pub mod memory;
 mod requests;
@@ -446,7 +449,21 @@ pub trait Repository: Archive {
     /// [`UnknownOwner`](RepositoryError::UnknownOwner).
     fn let_go(&self, owner: OwnerId) -> Result<u64>;
 
-    /// Ends an owner. What it accepted waits for anybody, without a queue timeout.
+    /// Keeps what an owner says of itself, and when, in place of what it said before. It is read with [`owners`](Archive::owners).
+    ///
+    /// An owner that has ended or never was is [`UnknownOwner`](RepositoryError::UnknownOwner), and a state that has more than
+    /// [`STATE_LIMIT_BYTES`] as JSON is [`Invalid`](RepositoryError::Invalid). A repository that keeps no such thing has nothing to do.
+    fn tell(&self, owner: OwnerId, state: &OwnerState) -> Result<()> {
+        let _ = (owner, state);
+        Ok(())
+    }
+
+    /// What of this process waits to be written; `None` if nothing ever does, or nobody knows. It may be asked often.
+    fn backpressure(&self) -> Option<Backpressure> {
+        None
+    }
+
+    /// Ends an owner. What it accepted waits for anybody, without a queue timeout, and what it said of itself is forgotten.
     ///
     /// Leases it still holds are taken back as LOST, workers of its that have not ended are DEAD. Ending it twice is `Ok`.
     fn end_owner(&self, owner: OwnerId) -> Result<()>;

@@ -10,14 +10,14 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use super::{
     Intake, LeaseView, MESSAGE_LIMIT_BYTES, PAGE_LIMIT, PAGE_LIMIT_BYTES, PARTIAL_LIMIT_BYTES, Page, RepositoryError,
-    Result, Slot, Staleness, UnitFilter,
+    Result, STATE_LIMIT_BYTES, Slot, Staleness, UnitFilter,
 };
 use crate::attempt::{Attempt, AttemptKey, AttemptReport, AttemptResult, Outcome, ResultHashes};
 use crate::chain::Hash;
 use crate::clock::{Moment, milliseconds, whole_milliseconds};
 use crate::conversation::{MessageContent, Raw, from_json, to_json};
 use crate::job::{Job, NewJob};
-use crate::lease::{Lease, Owner};
+use crate::lease::{Lease, Owner, OwnerState};
 use crate::money::Charge;
 use crate::process::Process;
 use crate::unit::{Change, Inputs, NewUnit, UnitId, UnitKey, UnitStatus, WorkUnit, check_name, shortened};
@@ -98,6 +98,17 @@ fn check_len(what: &str, len_bytes: usize, limit_bytes: usize) -> Result<()> {
         return Err(RepositoryError::Invalid(format!("{what} has {len_bytes} bytes, {limit_bytes} are allowed")));
     }
     Ok(())
+}
+
+/// What an owner says of itself, as it is stored.
+pub(crate) fn state_json(state: &OwnerState) -> Result<Vec<u8>> {
+    let json = to_json(state)?;
+    if json.len() > STATE_LIMIT_BYTES {
+        let problem =
+            format!("what an owner says of itself has {} bytes, at most {STATE_LIMIT_BYTES} are kept", json.len());
+        return Err(RepositoryError::Invalid(problem));
+    }
+    Ok(json)
 }
 
 /// How long a lease lasts, in milliseconds of which it has at least one.

@@ -36,6 +36,9 @@ pub const MESSAGE_LIMIT_BYTES: usize = 256 * 1024 * 1024;
 /// JSON may need six times as many.
 pub const PARTIAL_LIMIT_BYTES: usize = 32 * 1024 * 1024;
 
+/// How many bytes what an owner says of itself may have as JSON.
+pub const STATE_LIMIT_BYTES: usize = 64 * 1024;
+
 /// How many units one purge takes.
 pub const PURGE_LIMIT: usize = 100;
 

@@ -14,7 +14,8 @@ use workcrew::testing::{Fault, FaultyRepository, Verb};
 use workcrew::worker::WorkerChange;
 use workcrew::{
     Archive, AttemptReport, Beginning, Charge, Claim, Failure, FailureKind, JobId, Lease, Message, Money, NewJob,
-    NewOwner, NewUnit, Next, OwnerId, Process, Progress, Repository, SqliteRepository, Tokens, UnitStatus, WorkerId,
+    NewOwner, NewUnit, Next, OwnerId, OwnerState, Process, Progress, Repository, SqliteRepository, Tokens, UnitStatus,
+    WorkerId,
 };
 
 const LEASE: Duration = Duration::from_secs(60);
@@ -311,6 +312,12 @@ const CASES: &[Case] = &[
         state: State::Accepted,
         call: |world| shown(world.faulty.let_go(OWNER)),
         again: Again::Done("0"),
+    },
+    Case {
+        verb: Verb::Tell,
+        state: State::Owner,
+        call: |world| shown(world.faulty.tell(OWNER, &OwnerState::default())),
+        again: Again::Same,
     },
     Case {
         verb: Verb::EndOwner,

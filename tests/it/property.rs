@@ -27,8 +27,8 @@ use workcrew::unit::Change;
 use workcrew::worker::WorkerChange;
 use workcrew::{
     AttemptReport, Beginning, Charge, Ending, Failure, FailureKind, JobId, Lease, MemoryRepository, Message, Money,
-    NewJob, NewOwner, NewUnit, Next, OwnerId, Part, Price, Process, Progress, Role, SqliteRepository, Tokens, UnitKey,
-    UnitStatus, WorkUnit, WorkerId,
+    NewJob, NewOwner, NewUnit, Next, OwnerId, OwnerState, Part, Price, Process, Progress, Role, SqliteRepository,
+    Tokens, UnitKey, UnitStatus, WorkUnit, WorkerId,
 };
 
 use crate::support;
@@ -129,6 +129,10 @@ enum Operation {
     },
     LetGo {
         owner: usize,
+    },
+    Tell {
+        owner: usize,
+        workers: usize,
     },
     EndOwner {
         owner: usize,
@@ -364,6 +368,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         4 => (owner(), life).prop_map(|(place, life)| O::Register { place, life }),
         1 => owner().prop_map(|place| O::RegisterAgain { place }),
         3 => owner().prop_map(|owner| O::LetGo { owner }),
+        2 => (owner(), 0..3_usize).prop_map(|(owner, workers)| O::Tell { owner, workers }),
         1 => owner().prop_map(|owner| O::EndOwner { owner }),
         8 => (owner(), job(), worker(), change)
             .prop_map(|(owner, job, worker, change)| O::ChangeWorker { owner, job, worker, change }),
@@ -547,6 +552,11 @@ impl World {
                 self.both(|repository| repository.register_owner(&self.owners[*place].0))?;
             }
             O::LetGo { owner } => self.let_go(self.owner(*owner))?,
+            O::Tell { owner, workers } => {
+                let mut state = OwnerState::default();
+                state.workers = *workers;
+                self.both(|repository| repository.tell(self.owner(*owner), &state))?;
+            }
             O::EndOwner { owner } => {
                 self.both(|repository| repository.end_owner(self.owner(*owner)))?;
             }

@@ -19,11 +19,12 @@ use workcrew::repository::{
     By, CancelAnswer, ClaimRequest, Claimant, Closed, Intake, LeaseView, Result, Scope, Slot, Submitted,
 };
 use workcrew::{
-    Archive, AttemptReport, Beginning, JobId, Lease, Message, NewJob, NewOwner, NewUnit, OwnerId, Process, Repository,
-    RepositoryError, SqliteRepository, UnitStatus, WorkerId,
+    Archive, AttemptReport, Beginning, JobId, Lease, Message, NewJob, NewOwner, NewUnit, OwnerId, OwnerState, Process,
+    Repository, RepositoryError, SqliteRepository, UnitStatus, WorkerId,
 };
 
 use crate::children::{self, Role, say, spawn_waiting};
+use crate::support;
 
 const LEASE: Duration = Duration::from_secs(3_600);
 
@@ -821,4 +822,35 @@ fn changes_that_are_refused_do_not_disturb_those_they_are_written_with() {
     });
     bench.assert_clean(&["running", "taken", "good-0", "good-4", "good-8", "good-12"]);
     assert_eq!(bench.repository.counts(bench.job).unwrap().total(), 6);
+}
+
+#[test]
+fn a_database_of_the_first_version_can_be_read_and_is_brought_up_to_date_when_it_is_written() {
+    let folder = support::folder();
+    let path = folder.path().join("old.db");
+    let old = Connection::open(&path).unwrap();
+    old.pragma_update(None, "journal_mode", "WAL").unwrap();
+    old.execute_batch(include_str!("../../src/repository/sqlite/migrations/0001.sql")).unwrap();
+    old.execute_batch(
+        "PRAGMA user_version = 1;
+         INSERT INTO owners (instance, label, pid, start_ticks, boot_id, pid_namespace, registered_at, heartbeat_at,
+                             heartbeat_boot_ms, lease_ms, ended_at)
+         VALUES ('i', 'somebody', 1, 1, 'an earlier boot', 1, 1, 1, 1, 60000, 2);",
+    )
+    .unwrap();
+    drop(old);
+
+    let archive = SqliteArchive::open(&path).unwrap();
+    let owner = archive.owners().unwrap().pop().unwrap();
+    assert_eq!((owner.label.as_str(), owner.host, owner.state, owner.told_at), ("somebody", None, None, None));
+    assert!(Verify::new().run(&archive).unwrap().is_clean());
+    drop(archive);
+
+    let repository = SqliteRepository::open(&path).unwrap();
+    let id = support::owner(&repository, "somebody else");
+    repository.tell(id, &OwnerState::default()).unwrap();
+    let owners = repository.owners().unwrap();
+    assert_eq!(owners[0].host, None);
+    assert!(owners[1].host.as_ref().is_some_and(|host| !host.is_empty()));
+    assert_eq!(owners[1].state, Some(OwnerState::default()));
 }

@@ -12,14 +12,18 @@
 //!
 //! - A database that others write meanwhile changes between two reads, and a finding may be
 //!   nothing but that. Verify a database at rest, or a copy of it.
-//! - Whoever can rewrite the whole database can make it consistent again. Keep
-//!   [`journal_head`](Verification::journal_head) elsewhere and give it to [`Verify::known_head`] the next time.
+//! - Whoever can rewrite the whole database can make it consistent again, and whoever can cut its end off consistently leaves no
+//!   trace. Keep [`Heads`] elsewhere, and give them to [`Verify::heads`] or [`compare`] the next time.
 //! - Of I10 only child processes of this machine and leases are seen, not threads, descriptors, sockets
 //!   and files. I11 and I14 are about what callers saw, and leave no trace.
+//! - What was never stored, such as what an agent did outside of its conversation, and whether what was stored is true.
+//!
+//! [`BLIND_SPOTS`] says so in a few lines, for whoever reads a result.
 
 mod attempts;
 mod conversations;
 mod finding;
+mod heads;
 mod history;
 mod holders;
 mod journal;
@@ -36,6 +40,7 @@ use serde::{Deserialize, Serialize};
 
 use self::finding::Findings;
 pub use self::finding::{FINDING_LIMIT, Finding, Invariant};
+pub use self::heads::{AttemptHead, Heads, HeadsError, JobHead, JournalHead, compare};
 use self::secrets::Secrets;
 use crate::chain::Hash;
 use crate::job::JobId;
@@ -43,6 +48,15 @@ use crate::lease::OwnerId;
 use crate::repository::{Archive, Counts, RepositoryError, Result};
 use crate::unit::{UnitKey, WorkUnit, shortened};
 use crate::worker::WorkerId;
+
+/// What no verification can see, a line each: to be told with its result.
+pub const BLIND_SPOTS: &[&str] = &[
+    "a database that was rewritten as a whole, or cut off at its end, by somebody who computed every link anew: compare it with heads \
+     that were kept elsewhere",
+    "what was wrong already when it was stored: that a model was asked at all, and that an answer is true",
+    "changes between two reads, while others write: verify a database at rest, or a backup",
+    "threads, descriptors and processes of other machines that were left running",
+];
 
 /// Checks whatever can be checked without knowing more than what is stored.
 ///
@@ -94,6 +108,7 @@ pub struct Verify {
     is_settled: bool,
     secrets: Secrets,
     known_heads: Vec<(i64, Hash)>,
+    heads: Vec<Heads>,
 }
 
 impl Verify {
@@ -138,7 +153,15 @@ impl Verify {
         self
     }
 
+    /// What these heads say must still be there (I13, I9).
+    pub fn heads(mut self, heads: Heads) -> Verify {
+        self.heads.push(heads);
+        self
+    }
+
     /// Reads everything, and says what does not hold.
+    ///
+    /// The first finding about the journal names its first broken link, and the first about a conversation the first of that.
     ///
     /// # Errors
     ///
@@ -147,6 +170,7 @@ impl Verify {
         let mut audit = Audit::new(self, archive);
         audit.integrity()?;
         audit.journal()?;
+        audit.heads()?;
         audit.owners()?;
         audit.units()?;
         audit.journal_rows_of_units();
@@ -188,6 +212,21 @@ pub struct Verification {
 }
 
 impl Verification {
+    /// What was found before anything was counted.
+    fn of(findings: Findings) -> Verification {
+        Verification {
+            findings: findings.kept,
+            findings_left_out: findings.left_out,
+            jobs: 0,
+            units: 0,
+            attempts: 0,
+            messages: 0,
+            workers: 0,
+            journal_rows: 0,
+            journal_head: None,
+        }
+    }
+
     /// Whether everything holds.
     pub fn is_clean(&self) -> bool {
         self.findings.is_empty() && self.findings_left_out == 0
@@ -270,6 +309,17 @@ impl<'a> Audit<'a> {
         Ok(())
     }
 
+    fn heads(&mut self) -> Result<()> {
+        for heads in &self.options.heads {
+            let compared = compare(self.archive, heads)?;
+            for finding in compared.findings {
+                self.findings.add(finding.invariant, &finding.subject, finding.problem);
+            }
+            self.findings.left_out += compared.findings_left_out;
+        }
+        Ok(())
+    }
+
     fn acknowledged(&mut self) -> Result<()> {
         for (job_id, id) in &self.options.acknowledged {
             match self.archive.unit(*job_id, id) {
@@ -322,16 +372,8 @@ impl<'a> Audit<'a> {
 
     fn finish(self) -> Verification {
         let Totals { jobs, units, attempts, messages, workers, journal_rows } = self.totals;
-        Verification {
-            findings: self.findings.kept,
-            findings_left_out: self.findings.left_out,
-            jobs,
-            units,
-            attempts,
-            messages,
-            workers,
-            journal_rows,
-            journal_head: self.journal_head,
-        }
+        let journal_head = self.journal_head;
+        let found = Verification::of(self.findings);
+        Verification { jobs, units, attempts, messages, workers, journal_rows, journal_head, ..found }
     }
 }

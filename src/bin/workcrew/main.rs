@@ -15,6 +15,7 @@ mod completions;
 mod cost;
 mod database;
 mod demo;
+mod doctor;
 mod executor;
 mod failures;
 mod input;
@@ -83,6 +84,8 @@ enum Command {
     Status(status::Options),
     /// Runs simulated units, and says what to try next
     Demo(demo::Options),
+    /// Says what is wrong and what to do about it; for whoever is woken at night
+    Doctor(doctor::Options),
     /// Lists units: filtered, sorted, in pages
     List(list::Options),
     /// Shows a unit: every attempt with its whole conversation
@@ -140,6 +143,7 @@ fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
         Command::Jobs(options) => jobs::run(options, out),
         Command::Status(options) => status::run(options, out),
         Command::Demo(options) => demo::run(options, out),
+        Command::Doctor(options) => doctor::run(options, out),
         Command::List(options) => list::run(options, out),
         Command::Show(options) => show::run(options, out),
         Command::Cost(options) => cost::run(options, out),

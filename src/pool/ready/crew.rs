@@ -68,7 +68,7 @@ struct Startup {
 /// See the [module](self).
 #[derive(Debug)]
 pub(super) struct Crew {
-    limits: CrewLimits,
+    pub(super) limits: CrewLimits,
     /// How many workers there should be.
     size: usize,
     /// How many may be replaced now.

@@ -10,6 +10,7 @@ mod admission;
 mod crew;
 mod phases;
 mod pulls;
+mod telling;
 mod units;
 mod waits;
 mod workers;

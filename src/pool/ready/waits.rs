@@ -43,7 +43,7 @@ pub enum Completion {
 pub(super) struct Hold {
     pub(super) reason: String,
     /// When it ends by itself, by the pool's clock.
-    until_ms: Option<i64>,
+    pub(super) until_ms: Option<i64>,
 }
 
 impl Ready {

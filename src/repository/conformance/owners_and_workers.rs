@@ -2,8 +2,8 @@
 
 use super::scene::{Act, SECOND, Scene, TTL, give_up, retry, slot, work};
 use crate::attempt::{AttemptReport, Failure, FailureKind, Next, Outcome};
-use crate::lease::NewOwner;
-use crate::repository::{Intake, RepositoryError, Scope, Slot, loss};
+use crate::lease::{NewOwner, OwnerHold, OwnerId, OwnerState};
+use crate::repository::{Intake, RepositoryError, STATE_LIMIT_BYTES, Scope, Slot, loss};
 use crate::unit::{Change, UnitStatus};
 use crate::worker::{Worker, WorkerChange, WorkerStatus};
 
@@ -11,6 +11,8 @@ cases![
     the_same_instance_is_one_owner,
     an_owner_that_ends_leaves_everything_to_others,
     an_owner_ends_once,
+    what_an_owner_says_of_itself_is_kept_until_it_ends,
+    an_owner_that_is_not_there_says_nothing,
     a_worker_s_life_is_what_its_machine_says,
     only_claims_and_endings_load_a_worker,
     a_claim_brings_its_worker_into_the_table,
@@ -37,6 +39,7 @@ fn the_same_instance_is_one_owner(scene: &Scene<'_>) {
     let owner = &owners[1];
     assert_eq!((&owner.process, &owner.instance, &owner.label), (&new.process, &new.instance, &new.label));
     assert_eq!((owner.registered_at, owner.heartbeat_at, owner.ended_at), (registered, registered, None));
+    assert_eq!(owner.host, new.host);
 }
 
 fn an_owner_that_ends_leaves_everything_to_others(scene: &Scene<'_>) {
@@ -79,6 +82,45 @@ fn an_owner_ends_once(scene: &Scene<'_>) {
     assert_refused!(changed, RepositoryError::UnknownOwner(_));
     let inserted = scene.repository.insert(scene.job, &[work("a")], Intake::AcceptedBy(owner));
     assert_refused!(inserted, RepositoryError::UnknownOwner(_));
+}
+
+fn what_an_owner_says_of_itself_is_kept_until_it_ends(scene: &Scene<'_>) {
+    let other = scene.other_owner();
+    let said = |owner: OwnerId| {
+        let owners = scene.repository.owners().expect("owners can be read");
+        let owner = owners.into_iter().find(|found| found.id == owner).expect("it is registered");
+        (owner.state, owner.told_at)
+    };
+    assert_eq!(said(scene.owner), (None, None));
+    let state = OwnerState {
+        job_id: Some(scene.job),
+        holds: vec![OwnerHold::new("ü \0 quota", Some(scene.now())), OwnerHold::new("the key is wrong", None)],
+        abandoned_threads: usize::MAX >> 1,
+        ..OwnerState::default()
+    };
+    scene.advance(SECOND);
+    for _ in 0..2 {
+        scene.repository.tell(scene.owner, &state).expect("it lives");
+        assert_eq!(said(scene.owner), (Some(state.clone()), Some(scene.now())));
+    }
+    scene.advance(SECOND);
+    let calm = OwnerState::default();
+    scene.repository.tell(scene.owner, &calm).expect("it lives");
+    assert_eq!(said(scene.owner), (Some(calm), Some(scene.now())), "in place of what it said before");
+    assert_eq!(said(other), (None, None), "and of nobody else");
+    scene.repository.end_owner(scene.owner).expect("it is registered");
+    assert_eq!(said(scene.owner), (None, None));
+}
+
+fn an_owner_that_is_not_there_says_nothing(scene: &Scene<'_>) {
+    let ended = scene.other_owner();
+    scene.repository.end_owner(ended).expect("it is registered");
+    for owner in [ended, OwnerId(4711)] {
+        assert_refused!(scene.repository.tell(owner, &OwnerState::default()), RepositoryError::UnknownOwner(_));
+    }
+    let long = OwnerState { last_start_failure: Some("x".repeat(STATE_LIMIT_BYTES)), ..OwnerState::default() };
+    assert_refused!(scene.repository.tell(scene.owner, &long), RepositoryError::Invalid(_));
+    assert!(scene.repository.owners().expect("owners can be read").iter().all(|owner| owner.state.is_none()));
 }
 
 fn a_worker_s_life_is_what_its_machine_says(scene: &Scene<'_>) {

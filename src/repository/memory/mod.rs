@@ -22,7 +22,7 @@ use serde_json::Value;
 
 use self::store::Store;
 use super::listeners::Listeners;
-use super::rules::End;
+use super::rules::{self, End};
 use super::{
     Archive, Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Insertion, Intake, JournalEntry,
     LeaseView, News, Page, Purged, Repository, Result, Slot, StoredInputs, Submitted, Swept, UnitFilter,
@@ -31,7 +31,7 @@ use crate::attempt::{Attempt, AttemptKey, AttemptReport, AttemptResult, Beginnin
 use crate::clock::{Clock, Moment, SystemClock};
 use crate::conversation::{Message, StoredMessage};
 use crate::job::{Job, JobId, NewJob};
-use crate::lease::{Claim, Held, Lease, NewOwner, Owner, OwnerId};
+use crate::lease::{Claim, Held, Lease, NewOwner, Owner, OwnerId, OwnerState};
 use crate::money::Charge;
 use crate::unit::{NewUnit, UnitKey, WorkUnit};
 use crate::worker::{Worker, WorkerChange};
@@ -317,6 +317,11 @@ impl Repository for MemoryRepository {
         let let_go = self.store().let_go(owner)?;
         self.listeners.tell(&News::Queued, |_| let_go > 0);
         Ok(let_go)
+    }
+
+    fn tell(&self, owner: OwnerId, state: &OwnerState) -> Result<()> {
+        rules::state_json(state)?;
+        self.change(|store, now| store.tell(owner, state, now))
     }
 
     fn end_owner(&self, owner: OwnerId) -> Result<()> {

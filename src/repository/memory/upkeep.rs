@@ -11,7 +11,7 @@ use super::store::{Holder, Step, Store, UnitRecord, next_number};
 use crate::attempt::{AttemptResult, Failure, FailureKind};
 use crate::clock::{Moment, whole_milliseconds};
 use crate::job::JobId;
-use crate::lease::{Held, NewOwner, Owner, OwnerId};
+use crate::lease::{Held, NewOwner, Owner, OwnerId, OwnerState};
 use crate::repository::rules::{self, End, Silence};
 use crate::repository::{
     By, CancelAnswer, PURGE_LIMIT, Purged, RepositoryError, Result, Slot, Staleness, Swept, actor, loss,
@@ -145,12 +145,32 @@ impl Store {
             return found.id;
         }
         let id = OwnerId(next_number(self.owners.len()));
-        let NewOwner { process, instance, label, lease } = owner.clone();
-        let (registered_at, heartbeat_at) = (now.wall, now.wall);
-        let owner = Owner { id, process, instance, label, registered_at, heartbeat_at, lease, ended_at: None };
+        let NewOwner { process, instance, label, lease, host } = owner.clone();
+        let owner = Owner {
+            id,
+            process,
+            instance,
+            label,
+            registered_at: now.wall,
+            heartbeat_at: now.wall,
+            lease,
+            ended_at: None,
+            host,
+            state: None,
+            told_at: None,
+        };
         self.owners.insert(id, owner);
         self.heartbeats.insert(id, now.boot_ms);
         id
+    }
+
+    pub(super) fn tell(&mut self, owner: OwnerId, state: &OwnerState, now: Moment) -> Result<()> {
+        self.check_owner(owner)?;
+        if let Some(record) = self.owners.get_mut(&owner) {
+            record.state = Some(state.clone());
+            record.told_at = Some(now.wall);
+        }
+        Ok(())
     }
 
     pub(super) fn let_go(&mut self, owner: OwnerId) -> Result<u64> {
@@ -197,6 +217,7 @@ impl Store {
         }
         if let Some(record) = self.owners.get_mut(&owner) {
             record.ended_at = Some(now.wall);
+            (record.state, record.told_at) = (None, None);
         }
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use rusqlite::Connection;
 use serde_json::Value;
 
+use super::health;
 use super::open::{self, OpenError, Place, Reading};
 use super::owners::{read_owners, read_workers};
 use super::read::{self, Rows, understood_attempt, understood_list};
@@ -19,7 +20,7 @@ use crate::job::{Job, JobId};
 use crate::lease::{Owner, OwnerId};
 use crate::money::Charge;
 use crate::repository::{
-    Archive, Costs, Counts, JournalEntry, LeaseView, Page, Result, StoredInputs, UnitFilter, UnitSummary, rules,
+    Archive, Costs, Counts, Health, JournalEntry, LeaseView, Page, Result, StoredInputs, UnitFilter, UnitSummary, rules,
 };
 use crate::unit::{UnitKey, WorkUnit};
 use crate::worker::Worker;
@@ -46,6 +47,7 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// ```
 #[derive(Debug)]
 pub struct SqliteArchive {
+    place: Place,
     readers: Readers,
     clock: Arc<dyn Clock>,
 }
@@ -68,15 +70,32 @@ impl SqliteArchive {
     pub fn open_with_clock(path: impl AsRef<Path>, clock: impl Clock) -> std::result::Result<SqliteArchive, OpenError> {
         let place = open::find(path.as_ref())?;
         let readers = match open::reading(&place, BUSY_TIMEOUT)? {
-            Reading::Shared => shared_readers(place),
-            Reading::Immutable => Readers::new(Box::new(move || open::immutable_connection(&place))),
+            Reading::Shared => shared_readers(place.clone()),
+            Reading::Immutable => {
+                let place = place.clone();
+                Readers::new(Box::new(move || open::immutable_connection(&place)))
+            }
         };
-        Ok(SqliteArchive { readers, clock: Arc::new(clock) })
+        Ok(SqliteArchive { place, readers, clock: Arc::new(clock) })
     }
 
     /// The reading half of a repository, with its clock.
     pub(super) fn beside_writer(place: Place, clock: Arc<dyn Clock>) -> SqliteArchive {
-        SqliteArchive { readers: shared_readers(place), clock }
+        SqliteArchive { readers: shared_readers(place.clone()), place, clock }
+    }
+
+    /// Where the file is.
+    pub fn path(&self) -> &Path {
+        self.place.path()
+    }
+
+    /// How the file is: its size, its log, the disk that it is on.
+    ///
+    /// # Errors
+    ///
+    /// [`Gone`](crate::RepositoryError::Gone) if it is no longer there, and what the storage says.
+    pub fn health(&self) -> Result<Health> {
+        self.look(|connection| health::look(&self.place, connection))
     }
 
     pub(super) fn look<T>(&self, look: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {

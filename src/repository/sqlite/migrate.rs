@@ -24,7 +24,7 @@ pub(super) const APPLICATION_ID: i32 = 0x776b_6372;
 
 const SCHEMA: &str = include_str!("../../../schema.sql");
 
-const STEPS: &[&str] = &[include_str!("migrations/0001.sql")];
+const STEPS: &[&str] = &[include_str!("migrations/0001.sql"), include_str!("migrations/0002.sql")];
 
 /// The version of the schema that this build reads and writes.
 pub(super) fn current_version() -> u32 {
@@ -108,10 +108,13 @@ fn living_owner(connection: &Connection, clock: &dyn Clock) -> rusqlite::Result<
     Ok(owners.into_iter().find(is_living).map(|(owner, _)| owner))
 }
 
-/// Whether the tables, indexes and views are those that this build made.
+/// Whether the tables, indexes and views are those that this build made, or an earlier one of the version that they are said to have.
 pub(super) fn is_schema_ours(connection: &Connection) -> rusqlite::Result<bool> {
     let ours = Connection::open_in_memory()?;
-    ours.execute_batch(SCHEMA)?;
+    match STEPS.get(..version(connection)? as usize) {
+        Some(steps) if steps.len() < STEPS.len() => steps.iter().try_for_each(|step| ours.execute_batch(step))?,
+        _ => ours.execute_batch(SCHEMA)?,
+    }
     Ok(shape(connection)? == shape(&ours)?)
 }
 
@@ -129,7 +132,10 @@ fn shape(connection: &Connection) -> rusqlite::Result<Vec<String>> {
 
 fn normalised(sql: &str) -> String {
     let without_comments = sql.lines().map(|line| line.split("--").next().unwrap_or_default());
-    without_comments.flat_map(str::split_ascii_whitespace).collect::<Vec<_>>().join(" ")
+    // A column that was added later has other white space before its comma, and behind it.
+    let spaced = without_comments.map(|line| line.replace(',', " , "));
+    let words = spaced.collect::<Vec<_>>().join(" ").split_ascii_whitespace().collect::<Vec<_>>().join(" ");
+    words.replace(" )", ")")
 }
 
 #[cfg(test)]
@@ -162,6 +168,16 @@ mod tests {
     }
 
     #[test]
+    fn each_earlier_version_is_known_and_none_passes_for_another() {
+        for version in 1..STEPS.len() {
+            let connection = from_steps(&STEPS[..version]);
+            assert!(is_schema_ours(&connection).unwrap(), "version {version}");
+            connection.pragma_update(None, "user_version", current_version()).unwrap();
+            assert!(!is_schema_ours(&connection).unwrap(), "version {version}");
+        }
+    }
+
+    #[test]
     fn a_difference_in_the_schema_is_seen() {
         let connection = fresh();
         connection.execute_batch("DROP INDEX journal_by_unit").unwrap();
@@ -174,7 +190,7 @@ mod tests {
     #[test]
     fn an_existing_version_takes_only_the_missing_steps() {
         let two = [STEPS[0], "CREATE TABLE second (x INTEGER) STRICT;"];
-        let connection = from_steps(STEPS);
+        let connection = from_steps(&STEPS[..1]);
         connection
             .execute("INSERT INTO jobs (name, settings, created_at) VALUES ('kept', x'6e756c6c', 1)", [])
             .unwrap();
@@ -188,7 +204,7 @@ mod tests {
     #[test]
     fn a_step_that_fails_leaves_the_old_schema() {
         let steps = [STEPS[0], "CREATE TABLE second (x INTEGER) STRICT;", "no SQL at all"];
-        let connection = from_steps(STEPS);
+        let connection = from_steps(&STEPS[..1]);
         assert!(take_steps(&connection, &steps, &SystemClock).is_err());
         assert_eq!(version(&connection).unwrap(), 1);
         assert!(!connection.table_exists(None, "second").unwrap());
@@ -206,7 +222,7 @@ mod tests {
     fn nothing_is_migrated_under_a_living_owner() {
         let boot_id = SystemClock.boot_id();
         let two = [STEPS[0], "CREATE TABLE second (x INTEGER) STRICT;"];
-        let connection = from_steps(STEPS);
+        let connection = from_steps(&STEPS[..1]);
         let this = Process::this(&boot_id);
         connection
             .execute(

@@ -9,6 +9,7 @@
 //! | `units`, `claims`, `attempts`, `endings`, `owners`, `purge` | the verbs, in the order a unit travels |
 //! | `messages`, `rows` | between rows and records |
 //! | `readers`, `read`, `backlog`, `archive` | reading, beside the writer or without one |
+//! | `health` | how the file is |
 //!
 //! # Locking
 //!
@@ -31,6 +32,7 @@ mod backlog;
 mod book;
 mod claims;
 mod endings;
+mod health;
 mod messages;
 mod migrate;
 mod open;
@@ -67,15 +69,15 @@ use self::writer::{Order, Patience, Writer, WriterThread};
 use super::listeners::Listeners;
 use super::rules::End;
 use super::{
-    Archive, Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Insertion, Intake, JournalEntry,
-    LeaseView, News, Page, Purged, Repository, Result, Slot, StoredInputs, Submitted, Swept, UnitFilter, UnitSummary,
-    rules,
+    Archive, Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Health, Insertion, Intake,
+    JournalEntry, LeaseView, News, Page, Purged, Repository, Result, Slot, StoredInputs, Submitted, Swept, UnitFilter,
+    UnitSummary, rules,
 };
 use crate::attempt::{Attempt, AttemptKey, AttemptReport, AttemptResult, Beginning, Progress};
 use crate::clock::{Clock, SystemClock};
 use crate::conversation::{Message, StoredMessage, to_json};
 use crate::job::{Job, JobId, NewJob};
-use crate::lease::{Claim, Held, Lease, NewOwner, Owner, OwnerId};
+use crate::lease::{Backpressure, Claim, Held, Lease, NewOwner, Owner, OwnerId, OwnerState};
 use crate::money::Charge;
 use crate::unit::{NewUnit, UnitKey, WorkUnit};
 use crate::worker::{Worker, WorkerChange};
@@ -223,6 +225,15 @@ impl SqliteRepository {
     /// Where the file is.
     pub fn path(&self) -> &Path {
         self.shared.place.path()
+    }
+
+    /// How the file is: its size, its log, the disk that it is on.
+    ///
+    /// # Errors
+    ///
+    /// [`Gone`](super::RepositoryError::Gone) if it is no longer there, and what the storage says.
+    pub fn health(&self) -> Result<Health> {
+        self.shared.archive.health()
     }
 
     /// Copies the database into a new file while it is in use, by SQLite's own means.
@@ -429,6 +440,16 @@ impl Repository for SqliteRepository {
         let let_go = self.run(Order::new("let_go"), move |book| book.let_go(owner))?;
         self.shared.listeners.tell(&News::Queued, |_| let_go > 0);
         Ok(let_go)
+    }
+
+    fn tell(&self, owner: OwnerId, state: &OwnerState) -> Result<()> {
+        let (now, state) = (self.shared.clock.now(), rules::state_json(state)?);
+        // Urgent: whoever tells also renews leases, and must not wait behind conversations.
+        self.run(Order::new("tell").urgent(), move |book| book.tell(now, owner, &state))
+    }
+
+    fn backpressure(&self) -> Option<Backpressure> {
+        Some(self.shared.writer.backpressure())
     }
 
     fn end_owner(&self, owner: OwnerId) -> Result<()> {

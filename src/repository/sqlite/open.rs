@@ -35,7 +35,7 @@ const OLDEST_LIBRARY: i32 = 3_051_003;
 const PAGE_SIZE_BYTES: i32 = 16 * 1024;
 
 /// How long the log grows before its content is moved into the file: 64 MiB.
-const CHECKPOINT_PAGES: i32 = 4_096;
+pub(super) const CHECKPOINT_PAGES: i32 = 4_096;
 
 /// What the writer keeps in memory of the file: with less, it would read again what it has just written.
 const WRITER_CACHE_KIB: i32 = 64 * 1024;
@@ -316,7 +316,7 @@ fn check_header(path: &Path) -> std::result::Result<(), OpenError> {
     if metadata.len() == 0 {
         return not_ours("it is empty");
     }
-    let has_log = log_of(path).exists();
+    let has_log = beside(path, "-wal").exists();
     let peek = || -> rusqlite::Result<(Connection, i32, u32)> {
         let connection = Connection::open_with_flags(uri(path, "immutable=1"), read_only())?;
         // While the log is moved into the file, also by somebody who was killed then, the header is ahead of the
@@ -343,10 +343,10 @@ fn check_version(path: &Path, found: u32) -> std::result::Result<(), OpenError> 
     Ok(())
 }
 
-fn log_of(path: &Path) -> PathBuf {
-    let mut log = path.as_os_str().to_owned();
-    log.push("-wal");
-    log.into()
+pub(super) fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
 }
 
 fn read_only() -> OpenFlags {
@@ -519,7 +519,7 @@ pub(super) fn reading(place: &Place, busy_timeout: Duration) -> std::result::Res
         Ok(connection) => check_content(path, &connection).map(|()| Reading::Shared),
         Err(error) => match error.sqlite_error_code() {
             Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => {
-                if fs::metadata(log_of(path)).is_ok_and(|log| log.len() > 0) {
+                if fs::metadata(beside(path, "-wal")).is_ok_and(|log| log.len() > 0) {
                     return Err(OpenError::UnreadableLog { path: path.to_owned() });
                 }
                 let connection = immutable_connection(place).map_err(|error| OpenError::sqlite(path, error))?;

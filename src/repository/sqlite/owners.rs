@@ -7,7 +7,8 @@ use rusqlite::{OptionalExtension, params};
 
 use super::book::{Answer, Book, Entry};
 use super::endings::Cause;
-use super::rows::{HotUnit, named, optional_time, time, unsigned, worker_id};
+use super::migrate;
+use super::rows::{HotUnit, named, optional_json, optional_time, time, unsigned, worker_id};
 use crate::attempt::{Closing, FailureKind, Process};
 use crate::clock::{Moment, milliseconds};
 use crate::job::JobId;
@@ -19,6 +20,12 @@ use crate::worker::{Worker, WorkerChange, WorkerId, WorkerStatus};
 
 const OWNER_COLUMNS: &str = "id, instance, label, pid, start_ticks, boot_id, pid_namespace, registered_at, \
      heartbeat_at, ended_at, lease_ms, heartbeat_boot_ms FROM owners";
+
+/// What an owner says of itself, with its number.
+const SAID_COLUMNS: &str = "id, host, state, told_at FROM owners";
+
+/// The first version of the schema that has them.
+const SAID_SINCE_VERSION: u32 = 2;
 
 fn owner(row: &rusqlite::Row<'_>) -> rusqlite::Result<Owner> {
     let process = Process {
@@ -38,6 +45,9 @@ fn owner(row: &rusqlite::Row<'_>) -> rusqlite::Result<Owner> {
         heartbeat_at: time(row, 8)?,
         ended_at: optional_time(row, 9)?,
         lease: Duration::from_millis(unsigned(row, 10)?),
+        host: None,
+        state: None,
+        told_at: None,
     })
 }
 
@@ -46,11 +56,21 @@ fn heartbeat_boot_ms(row: &rusqlite::Row<'_>) -> rusqlite::Result<i64> {
     row.get(11)
 }
 
-/// All owners, in the order of registration.
+/// All owners, in the order of registration, with what they say of themselves.
 pub(super) fn read_owners(connection: &rusqlite::Connection) -> rusqlite::Result<Vec<Owner>> {
     let mut select = connection.prepare_cached(&format!("SELECT {OWNER_COLUMNS} ORDER BY id"))?;
-    let owners = select.query_map([], owner)?;
-    owners.collect()
+    let mut owners = select.query_map([], owner)?.collect::<rusqlite::Result<Vec<_>>>()?;
+    if migrate::version(connection)? >= SAID_SINCE_VERSION {
+        let mut select = connection.prepare_cached(&format!("SELECT {SAID_COLUMNS} ORDER BY id"))?;
+        let mut rows = select.query([])?;
+        for owner in &mut owners {
+            let Some(row) = rows.next()? else { break };
+            owner.host = row.get(1)?;
+            owner.state = optional_json(row, 2)?;
+            owner.told_at = optional_time(row, 3)?;
+        }
+    }
+    Ok(owners)
 }
 
 /// The owners that have not ended, each with when it last renewed its leases in milliseconds of the machine.
@@ -120,8 +140,8 @@ impl Book<'_> {
         }
         let mut insert = self.connection.prepare_cached(
             "INSERT INTO owners (instance, label, pid, start_ticks, boot_id, pid_namespace, registered_at, heartbeat_at,
-                                 heartbeat_boot_ms, lease_ms)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?8, ?9)",
+                                 heartbeat_boot_ms, lease_ms, host)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?8, ?9, ?10)",
         )?;
         let id = insert.insert(params![
             new.instance,
@@ -133,6 +153,7 @@ impl Book<'_> {
             now.wall.timestamp_millis(),
             now.boot_ms,
             milliseconds(new.lease),
+            new.host,
         ])?;
         Ok(OwnerId(id))
     }
@@ -156,6 +177,14 @@ impl Book<'_> {
             Ok(Held { unit: UnitKey(row.get(0)?), fence: row.get(1)?, is_cancel_requested })
         })?;
         Ok(held.collect::<rusqlite::Result<_>>()?)
+    }
+
+    /// Keeps what an owner says of itself.
+    pub(super) fn tell(&mut self, now: Moment, owner: OwnerId, state: &[u8]) -> Answer<()> {
+        self.check_owner(owner)?;
+        let mut update = self.connection.prepare_cached("UPDATE owners SET state = ?2, told_at = ?3 WHERE id = ?1")?;
+        update.execute(params![owner.0, state, now.wall.timestamp_millis()])?;
+        Ok(())
     }
 
     /// Takes back what nobody looks after any more.
@@ -361,7 +390,9 @@ impl Book<'_> {
              WHERE owner_id = ?1 AND status NOT IN ('TERMINATED', 'DEAD')",
         )?;
         update.execute([owner.0, now_ms])?;
-        let mut update = self.connection.prepare_cached("UPDATE owners SET ended_at = ?2 WHERE id = ?1")?;
+        let mut update = self
+            .connection
+            .prepare_cached("UPDATE owners SET ended_at = ?2, state = NULL, told_at = NULL WHERE id = ?1")?;
         update.execute([owner.0, now_ms])?;
         Ok(())
     }

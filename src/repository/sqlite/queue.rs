@@ -6,6 +6,8 @@
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::lease::Backpressure;
+
 /// Whether a change may overtake others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lane {
@@ -123,6 +125,17 @@ impl<T> Queue<T> {
         }
     }
 
+    /// How much waits.
+    pub(super) fn backpressure(&self) -> Backpressure {
+        let state = self.lock();
+        Backpressure {
+            changes: state.urgent.len() + state.ordinary.len(),
+            bytes: state.bytes + state.held_bytes,
+            limit_bytes: self.limit_bytes,
+            waiting_threads: state.senders,
+        }
+    }
+
     /// Takes what is urgent, if anything, without waiting.
     pub(super) fn take_urgent(&self) -> Vec<T> {
         std::mem::take(&mut self.lock().urgent)
@@ -193,6 +206,27 @@ mod tests {
         queue.hold(0);
         sender.join().unwrap().unwrap();
         assert_eq!(queue.take(None), Some((vec![], vec![1])));
+    }
+
+    #[test]
+    fn a_queue_knows_how_full_it_is_and_who_waits_for_room() {
+        let queue = Arc::new(Queue::new(10));
+        queue.send(Lane::Ordinary, 7, 1).unwrap();
+        queue.send(Lane::Urgent, 1, 2).unwrap();
+        let sender = thread::spawn({
+            let queue = Arc::clone(&queue);
+            move || queue.send(Lane::Ordinary, 4, 3)
+        });
+        while queue.backpressure().waiting_threads == 0 {
+            thread::yield_now();
+        }
+        let full = queue.backpressure();
+        assert_eq!((full.changes, full.bytes, full.limit_bytes), (2, 7, 10));
+        queue.take(None).unwrap();
+        sender.join().unwrap().unwrap();
+        queue.hold(3);
+        let later = queue.backpressure();
+        assert_eq!((later.changes, later.bytes, later.waiting_threads), (1, 7, 0));
     }
 
     #[test]

@@ -37,6 +37,7 @@ use super::open::Place;
 use super::queue::{Lane, Queue};
 use crate::attempt::AttemptKey;
 use crate::fault::{Stage, point};
+use crate::lease::Backpressure;
 use crate::repository::{RepositoryError, Result};
 
 /// How much may wait to be written. Beyond it callers wait for room.
@@ -220,6 +221,11 @@ impl Writer {
         let waiting = Waiting { order, since: Instant::now(), change };
         let sent = self.queue.send(order.lane, order.bytes + CHANGE_BYTES, waiting);
         sent.map_err(|_| RepositoryError::Closed)
+    }
+
+    /// What waits to be written.
+    pub(super) fn backpressure(&self) -> Backpressure {
+        self.queue.backpressure()
     }
 
     /// Lets nothing more in; the thread ends when it has written what waits.

@@ -43,6 +43,7 @@ mod stats;
 mod stopping;
 mod storage_lost;
 mod submit;
+mod telling;
 mod threads;
 
 use std::io::Write;

@@ -1,0 +1,53 @@
+//! What the state of a pool looks like to those who see only the repository.
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use super::Ready;
+use crate::clock::Moment;
+use crate::lease::{OwnerHold, OwnerState};
+use crate::pool::PAUSED;
+
+/// What is told of a reason or a message, which may be of any length.
+const TOLD_CHARS: usize = 1_000;
+
+impl Ready {
+    /// What the pool has to say of itself, all of it at one moment.
+    pub(in crate::pool) fn owner_state(&self, now: Moment) -> OwnerState {
+        let state = self.state.lock();
+        let hold = state.hold.clone();
+        let max_workers = state.capacity.max_workers();
+        let told = OwnerState {
+            phase: state.phase.to_string(),
+            is_pulling: state.pull.is_active(),
+            is_paused: hold.as_ref().is_some_and(|hold| hold.reason == PAUSED),
+            workers: state.capacity.live(),
+            target_workers: state.crew.size(),
+            max_workers,
+            failed_starts: state.crew.failed_starts(),
+            last_start_failure: state.crew.last_start_failure(),
+            queue_size: state.ledger.queue.len(),
+            max_queue_size: state.ledger.queue.limit(),
+            abandoned_threads: state.abandoned,
+            max_abandoned: state.crew.limits.max_abandoned.unwrap_or(max_workers),
+            ..OwnerState::default()
+        };
+        drop(state);
+        let hold = hold.filter(|_| !told.is_paused);
+        let until = |until_ms: i64| date_of(until_ms, now);
+        let holds = hold.map(|hold| OwnerHold::new(cut(hold.reason), hold.until_ms.map(until))).into_iter().collect();
+        OwnerState { holds, last_start_failure: told.last_start_failure.map(cut), ..told }
+    }
+}
+
+/// When it will be a time of the pool's clock, by the calendar.
+fn date_of(at_ms: i64, now: Moment) -> DateTime<Utc> {
+    let left = TimeDelta::try_milliseconds(at_ms.saturating_sub(now.boot_ms));
+    left.and_then(|left| now.wall.checked_add_signed(left)).unwrap_or(DateTime::<Utc>::MAX_UTC)
+}
+
+fn cut(text: String) -> String {
+    match text.char_indices().nth(TOLD_CHARS) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
