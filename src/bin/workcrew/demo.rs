@@ -48,7 +48,7 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
     writeln!(out, "\nThat is in {} now. Try:", database.db.display())?;
     writeln!(out, "  workcrew show haiku-001{db}        what was said, attempt by attempt")?;
     writeln!(out, "  workcrew failures{db}              why some attempts failed")?;
-    writeln!(out, "  workcrew verify{db}                whether all is as it was written")?;
+    writeln!(out, "  workcrew report{db} -o demo.html   all of it as a page to open in a browser")?;
     // That some of them fail is part of the show.
     Ok(if ended == ExitCode::from(code::INTERRUPTED) { ended } else { code::DONE })
 }

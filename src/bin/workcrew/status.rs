@@ -10,11 +10,11 @@ use serde_json::json;
 use workcrew::audit::questions::{active, all_jobs};
 use workcrew::audit::visible::line;
 use workcrew::repository::sqlite::SqliteArchive;
-use workcrew::{Archive, Job};
+use workcrew::{Archive, Job, Owner};
 
 use crate::database::{Database, OfJob};
 use crate::print::{self, Table, number};
-use crate::time::short;
+use crate::time::{short, stamp};
 use crate::trouble::{Trouble, code};
 
 #[derive(Args)]
@@ -70,11 +70,12 @@ fn write(archive: &SqliteArchive, job: &Job, out: &mut dyn Write) -> Result<(), 
     ];
     let words: Vec<String> = words.iter().map(|(name, units)| format!("{} {name}", number(*units))).collect();
     writeln!(out, "  {}", words.join(", "))?;
+    let owners = archive.owners()?;
+    write_holds(&owners, job, out)?;
     if running.is_empty() {
         return Ok(());
     }
     let mut table = Table::new(["  WORKER", "PROCESS", "UNIT", "ATTEMPT", "SINCE", ""]).right(&[3]).limit(2, 40);
-    let owners = archive.owners()?;
     for lease in running {
         let owner = owners.iter().find(|owner| owner.id == lease.owner);
         let process = owner.map_or_else(|| lease.owner.to_string(), |owner| format!("pid {}", owner.process.pid));
@@ -86,12 +87,29 @@ fn write(archive: &SqliteArchive, job: &Job, out: &mut dyn Write) -> Result<(), 
     Ok(table.write(out)?)
 }
 
+/// Why those who work on a job start nothing, if they say so.
+fn write_holds(owners: &[Owner], job: &Job, out: &mut dyn Write) -> Result<(), Trouble> {
+    for owner in owners.iter().filter(|owner| owner.ended_at.is_none()) {
+        let Some(state) = owner.state.as_ref().filter(|state| state.job_id == Some(job.id)) else { continue };
+        let pid = owner.process.pid;
+        if state.is_paused {
+            writeln!(out, "  pid {pid} is paused")?;
+        }
+        for hold in &state.holds {
+            let until = hold.until.map(|until| format!(" until {} UTC", stamp(until))).unwrap_or_default();
+            writeln!(out, "  pid {pid} is held{until}: {}", line(&hold.reason))?;
+        }
+    }
+    Ok(())
+}
+
 fn write_json(archive: &SqliteArchive, job: &Job, out: &mut dyn Write) -> Result<(), Trouble> {
     let status = json!({
         "job": job.name,
         "counts": archive.counts(job.id)?,
         "cost": archive.costs(Some(job.id))?.total(),
         "running": active(archive, Some(job.id))?,
+        "owners": archive.owners()?.into_iter().filter(|owner| owner.ended_at.is_none()).collect::<Vec<_>>(),
     });
     print::json(out, &status)
 }
