@@ -7,6 +7,7 @@
 //! | what did it cost? | [`cost`] |
 //! | why did it fail? | [`failures`] |
 //! | what was said? | [`transcript`] |
+//! | can I show it to somebody? | `report`, one HTML file (feature `report`) |
 //! | how long will it take? | [`forecast`] |
 //! | what is wrong, and what can be done about it? | [`doctor`](mod@doctor) |
 //! | is all still as it was written? | [`verify`](mod@verify) |
@@ -17,6 +18,8 @@ pub mod failures;
 pub mod forecast;
 pub mod list;
 pub mod questions;
+#[cfg(feature = "report")]
+pub mod report;
 mod tail;
 pub mod transcript;
 pub mod verify;

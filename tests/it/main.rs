@@ -33,6 +33,8 @@ mod processes;
 mod property;
 mod questions;
 mod real_cli;
+#[cfg(feature = "report")]
+mod report;
 mod requeueing;
 mod storage;
 mod support;

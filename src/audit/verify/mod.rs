@@ -28,7 +28,7 @@ mod history;
 mod holders;
 mod journal;
 mod secrets;
-mod sequence;
+pub(super) mod sequence;
 #[cfg(test)]
 mod tests;
 mod units;

@@ -4,15 +4,15 @@ use crate::repository::{PAGE_LIMIT, Page, RepositoryError, Result};
 
 /// Something that is stored but cannot be read.
 #[derive(Debug)]
-pub(super) struct Damage {
+pub(in crate::audit) struct Damage {
     /// Its key in the sequence; `None` if it is all the rest.
-    pub(super) position: Option<i64>,
+    pub(in crate::audit) position: Option<i64>,
     /// What cannot be read, and why.
-    pub(super) problem: String,
+    pub(in crate::audit) problem: String,
 }
 
 /// What an error says, with its cause.
-pub(super) fn explain(error: &dyn std::error::Error) -> String {
+pub(in crate::audit) fn explain(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(cause) => format!("{error}: {cause}"),
         None => error.to_string(),
@@ -24,7 +24,7 @@ pub(super) fn explain(error: &dyn std::error::Error) -> String {
 /// A page that cannot be read is read again item by item, to find the one that is to blame; behind
 /// that it goes on in pages. An error that says nothing about an item ends the sequence.
 #[derive(Debug)]
-pub(super) struct Sequence<T, Read> {
+pub(in crate::audit) struct Sequence<T, Read> {
     read: Read,
     page: std::vec::IntoIter<T>,
     after: i64,
@@ -43,7 +43,7 @@ enum End {
 
 impl<T, Read: FnMut(i64, usize) -> Result<Page<T>>> Sequence<T, Read> {
     /// Reads from the beginning, by a function of `after` and `limit`.
-    pub(super) fn new(read: Read) -> Sequence<T, Read> {
+    pub(in crate::audit) fn new(read: Read) -> Sequence<T, Read> {
         Sequence { read, page: Vec::new().into_iter(), after: 0, single_until: 0, end: End::Ahead }
     }
 

@@ -27,6 +27,7 @@ mod print;
 mod progress;
 mod purge;
 mod queue;
+mod report;
 mod requeue;
 mod resume;
 mod run;
@@ -98,6 +99,8 @@ enum Command {
     Failures(failures::Options),
     /// Checks that nothing is missing and nothing was altered
     Verify(verify::Options),
+    /// Writes one HTML file that shows all of it
+    Report(report::Options),
     /// Removes the contents of units that ended long ago; costs and hashes stay
     Purge(purge::Options),
     /// Copies a database, also while it is in use
@@ -150,6 +153,7 @@ fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
         Command::Slow(options) => slow::run(options, out),
         Command::Failures(options) => failures::run(options, out),
         Command::Verify(options) => verify::run(options, out),
+        Command::Report(options) => report::run(options, out),
         Command::Purge(options) => purge::run(options, out),
         Command::Backup(options) => backup::run(options, out),
         Command::Completions(options) => completions::run(options, out),

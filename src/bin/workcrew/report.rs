@@ -1,0 +1,91 @@
+//! `workcrew report`: a page to open in a browser, or to send to somebody.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use workcrew::audit::report::{self, Report, ReportError, Written};
+use workcrew::audit::visible::line;
+use workcrew::repository::sqlite::SqliteArchive;
+
+use crate::database::{Database, OfJob};
+use crate::print::{count, number};
+use crate::trouble::{Trouble, code, told};
+
+#[derive(Args)]
+pub struct Options {
+    #[command(flatten)]
+    database: Database,
+    #[command(flatten)]
+    job: OfJob,
+    /// Where it is written, - for standard output
+    #[arg(long, short, value_name = "FILE", default_value = "report.html")]
+    output: PathBuf,
+    /// The title of the page (the name of the job or of the database)
+    #[arg(long, value_name = "TEXT")]
+    title: Option<String>,
+    /// How many MiB of prompts and conversations it may hold; what has no room is told on the page
+    #[arg(long, value_name = "MIB", default_value_t = report::DEFAULT_LIMIT_BYTES >> 20)]
+    limit: u64,
+}
+
+pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
+    let archive = options.database.archive()?;
+    let mut wanted = Report::new().limit_bytes(options.limit.saturating_mul(1 << 20));
+    let job = options.job.find(&archive)?;
+    let name = job.as_ref().map_or_else(|| options.database.db.display().to_string(), |job| job.name.clone());
+    wanted = wanted.title(options.title.unwrap_or(name));
+    if let Some(job) = job {
+        wanted = wanted.job(job.id);
+    }
+    if options.output.as_os_str() == "-" {
+        report::write(&archive, &wanted, out).map_err(trouble)?;
+        return Ok(code::DONE);
+    }
+    let written = write_file(&archive, &wanted, &options.output)?;
+    let path = options.output.display().to_string();
+    writeln!(out, "{}: {}", line(&path), count(written.units, "unit"))?;
+    if !written.is_complete() {
+        writeln!(out, "not all of it had room, and the page says so: {}", left_out(&written))?;
+    }
+    Ok(code::DONE)
+}
+
+/// Beside its place first, so that what is there is whole at any moment.
+fn write_file(archive: &SqliteArchive, wanted: &Report, path: &Path) -> Result<Written, Trouble> {
+    let mut begun = path.as_os_str().to_owned();
+    begun.push(".part");
+    let begun = PathBuf::from(begun);
+    let cannot = |error: io::Error| Trouble::usage(format!("`{}` cannot be written: {error}", path.display()));
+    let mut file = BufWriter::new(File::create(&begun).map_err(cannot)?);
+    let written = report::write(archive, wanted, &mut file).map_err(trouble).and_then(|written| {
+        file.into_inner().map_err(|error| cannot(error.into_error()))?.sync_all().map_err(cannot)?;
+        fs::rename(&begun, path).map_err(cannot)?;
+        Ok(written)
+    });
+    if written.is_err() {
+        let _ = fs::remove_file(&begun);
+    }
+    written
+}
+
+fn left_out(written: &Written) -> String {
+    let parts = [
+        (written.units - written.rows, "units not in the table"),
+        (written.units_without_contents, "units without all their contents"),
+        (written.texts_cut, "texts cut short"),
+        (written.unreadable, "records that cannot be read"),
+    ];
+    let told = parts.iter().filter(|(of, _)| *of > 0).map(|(of, what)| format!("{} {what}", number(*of)));
+    told.collect::<Vec<_>>().join(", ")
+}
+
+fn trouble(error: ReportError) -> Trouble {
+    match error {
+        ReportError::Archive(error) => error.into(),
+        ReportError::Output(error) => error.into(),
+        error => Trouble::Failed(told(&error)),
+    }
+}
