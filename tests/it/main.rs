@@ -36,4 +36,5 @@ mod requeueing;
 mod storage;
 mod support;
 mod tidy;
+mod upkeep;
 mod workers;
