@@ -460,6 +460,10 @@ impl Repository for FaultyRepository {
     fn purge(&self, before: DateTime<Utc>, by: &By) -> Result<Purged> {
         self.guarded(Verb::Purge, |inner| inner.purge(before, by))
     }
+
+    fn purge_where(&self, filter: &UnitFilter, before: DateTime<Utc>, by: &By) -> Result<Purged> {
+        self.guarded(Verb::Purge, |inner| inner.purge_where(filter, before, by))
+    }
 }
 
 #[cfg(test)]

@@ -479,4 +479,16 @@ pub trait Repository: Archive {
     /// Hashes, links, costs and the journal stay, which gets a row for each unit. One call takes at most
     /// [`PURGE_LIMIT`] units; call until it removes nothing.
     fn purge(&self, before: DateTime<Utc>, by: &By) -> Result<Purged>;
+
+    /// The same for the units that a filter means, such as those of one job. Of a job that there is not it is
+    /// [`UnknownJob`](RepositoryError::UnknownJob).
+    ///
+    /// A repository that does not provide it takes only the filter that means all, and is [`Invalid`](RepositoryError::Invalid)
+    /// for any other: it never removes more than was meant.
+    fn purge_where(&self, filter: &UnitFilter, before: DateTime<Utc>, by: &By) -> Result<Purged> {
+        match *filter == UnitFilter::default() {
+            true => self.purge(before, by),
+            false => Err(RepositoryError::Invalid("this repository can only purge all units that ended".to_owned())),
+        }
+    }
 }

@@ -39,4 +39,5 @@ mod requeueing;
 mod storage;
 mod support;
 mod tidy;
+mod upkeep;
 mod workers;

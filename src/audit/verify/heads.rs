@@ -367,7 +367,7 @@ impl Comparison<'_> {
                         self.findings.add(Invariant::I9, &subject, problem);
                     }
                     Some(Some(_)) => {
-                        self.findings.add(Invariant::I9, &subject, "its conversation is another than then")
+                        self.findings.add(Invariant::I9, &subject, "its conversation is another than then");
                     }
                     Some(None) => self.findings.add(Invariant::I8, &subject, "had ended then, but is open"),
                     None => self.findings.add(Invariant::I8, &subject, "is gone"),

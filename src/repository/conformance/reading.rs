@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::scene::{SECOND, Scene, all_pages, give_up, retry, work};
 use crate::attempt::{Attempt, AttemptReport, AttemptResult, Progress};
 use crate::conversation::Message;
-use crate::job::NewJob;
+use crate::job::{JobId, NewJob};
 use crate::money::{Charge, Money, Tokens};
 use crate::repository::{
     AttemptSummary, By, Costs, Insertion, Intake, JournalEntry, PAGE_LIMIT, PAGE_LIMIT_BYTES, PURGE_LIMIT, Purged,
@@ -32,6 +32,7 @@ cases![
     a_purge_removes_contents_and_keeps_what_proves_them,
     a_purge_takes_only_what_ended_before,
     a_purge_takes_a_bounded_number_of_units,
+    a_purge_takes_only_what_its_filter_means,
     what_was_purged_is_not_done_again,
     what_was_purged_takes_no_late_report,
 ];
@@ -368,6 +369,37 @@ fn a_purge_takes_a_bounded_number_of_units(scene: &Scene<'_>) {
     scene.advance(SECOND);
     let purge = || scene.repository.purge(scene.now(), &By::whom("suite")).expect("it can be purged").units;
     assert_eq!([purge(), purge(), purge()], [PURGE_LIMIT as u64, 1, 0]);
+}
+
+fn a_purge_takes_only_what_its_filter_means(scene: &Scene<'_>) {
+    let other = scene.repository.create_job(&NewJob::named("another job")).expect("a new job").id;
+    for id in ["failed", "done", "typed"] {
+        let lease = scene.process(if id == "typed" { work(id).unit_type("summary") } else { work(id) }).lease;
+        scene.finish(&lease, &if id == "failed" { give_up() } else { AttemptReport::completed() });
+    }
+    scene.repository.queue_unit(other, &work("elsewhere")).expect("a new unit");
+    let by = By::new("ada", "retention");
+    scene.repository.cancel(other, "elsewhere", &by).expect("it waits");
+    scene.advance(SECOND);
+    let purged = |filter: &UnitFilter| {
+        let purged = scene.repository.purge_where(filter, scene.now(), &by).expect("it can be purged");
+        let rows = scene.journal();
+        let fresh = &rows[rows.len() - purged.units as usize..];
+        assert!(fresh.iter().all(|row| (&row.actor, &row.reason) == (&by.actor, &by.reason)), "{fresh:?}");
+        fresh.iter().map(|row| row.unit).collect::<Vec<_>>()
+    };
+    let key = |id| scene.unit(id).key;
+    let job = || UnitFilter::job(scene.job);
+    assert_refused!(
+        scene.repository.purge_where(&UnitFilter::job(JobId(4_711)), scene.now(), &by),
+        RepositoryError::UnknownJob(JobId(4_711))
+    );
+    assert_eq!(purged(&job().status(UnitStatus::Cancelled)), []);
+    assert_eq!(purged(&job().unit_type("summary")), [key("typed")]);
+    assert_eq!(purged(&UnitFilter::default().failure_kind("executor")), [key("failed")]);
+    assert_eq!(purged(&job().status(UnitStatus::Failed).status(UnitStatus::Completed)), [key("done")]);
+    assert_eq!(purged(&job()), []);
+    assert_eq!(purged(&UnitFilter::default()).len(), 1, "what was elsewhere");
 }
 
 fn what_was_purged_is_not_done_again(scene: &Scene<'_>) {

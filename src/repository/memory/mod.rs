@@ -337,7 +337,11 @@ impl Repository for MemoryRepository {
     }
 
     fn purge(&self, before: DateTime<Utc>, by: &By) -> Result<Purged> {
-        Ok(self.change(|store, now| store.purge(before, by, now)))
+        self.purge_where(&UnitFilter::default(), before, by)
+    }
+
+    fn purge_where(&self, filter: &UnitFilter, before: DateTime<Utc>, by: &By) -> Result<Purged> {
+        self.change(|store, now| store.purge(filter, before, by, now))
     }
 }
 

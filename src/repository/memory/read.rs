@@ -258,7 +258,7 @@ impl Store {
     }
 }
 
-fn is_meant(filter: &UnitFilter, unit: &UnitRecord) -> bool {
+pub(super) fn is_meant(filter: &UnitFilter, unit: &UnitRecord) -> bool {
     let kind = unit.failure.as_ref().map(|failure| failure.kind.as_str());
     filter.job_id.is_none_or(|job_id| unit.job_id == job_id)
         && (filter.statuses.is_empty() || filter.statuses.contains(&unit.status))

@@ -7,6 +7,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 
 use super::intake::new_worker;
+use super::read::is_meant;
 use super::store::{Holder, Step, Store, UnitRecord, next_number};
 use crate::attempt::{AttemptResult, Failure, FailureKind};
 use crate::clock::{Moment, whole_milliseconds};
@@ -14,7 +15,7 @@ use crate::job::JobId;
 use crate::lease::{Held, NewOwner, Owner, OwnerId, OwnerState};
 use crate::repository::rules::{self, End, Silence};
 use crate::repository::{
-    By, CancelAnswer, PURGE_LIMIT, Purged, RepositoryError, Result, Slot, Staleness, Swept, actor, loss,
+    By, CancelAnswer, PURGE_LIMIT, Purged, RepositoryError, Result, Slot, Staleness, Swept, UnitFilter, actor, loss,
 };
 use crate::unit::{Change, UnitKey, UnitStatus};
 use crate::worker::{Worker, WorkerChange, WorkerStatus};
@@ -260,10 +261,14 @@ impl Store {
         }
     }
 
-    pub(super) fn purge(&mut self, before: DateTime<Utc>, by: &By, now: Moment) -> Purged {
+    pub(super) fn purge(&mut self, filter: &UnitFilter, before: DateTime<Utc>, by: &By, now: Moment) -> Result<Purged> {
+        if let Some(job_id) = filter.job_id {
+            self.job(job_id)?;
+        }
         let before = whole_milliseconds(before);
         let ended_before = |unit: &&UnitRecord| unit.completed_at.is_some_and(|completed_at| completed_at < before);
-        let to_purge = self.units.values().filter(ended_before).filter(|unit| unit.purged_at.is_none());
+        let ended = self.units.values().filter(ended_before).filter(|unit| unit.purged_at.is_none());
+        let to_purge = ended.filter(|unit| is_meant(filter, unit));
         let mut to_purge: Vec<_> = to_purge.map(|unit| (unit.completed_at, unit.key)).collect();
         to_purge.sort_unstable();
         let keys = to_purge.into_iter().map(|(_, key)| key).take(PURGE_LIMIT);
@@ -279,7 +284,7 @@ impl Store {
             let step = Step::new(key, Change::Purge, unit.status, by.clone());
             self.record(step, now);
         }
-        purged
+        Ok(purged)
     }
 
     /// Removes what the attempts of a unit left, except for the hashes; counts the messages.

@@ -1,18 +1,18 @@
 //! A database that is only read.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::Connection;
 use serde_json::Value;
 
-use super::health;
 use super::open::{self, OpenError, Place, Reading};
 use super::owners::{read_owners, read_workers};
 use super::read::{self, Rows, understood_attempt, understood_list};
 use super::readers::Readers;
 use super::rows::{read_attempt, read_attempt_result, read_attempts, read_charges};
+use super::{backup, health};
 use crate::attempt::{Attempt, AttemptKey, AttemptResult};
 use crate::clock::{Clock, SystemClock};
 use crate::conversation::StoredMessage;
@@ -87,6 +87,20 @@ impl SqliteArchive {
     /// Where the file is.
     pub fn path(&self) -> &Path {
         self.place.path()
+    }
+
+    /// Copies the database into a new file, while it is in use or not, by SQLite's own means.
+    ///
+    /// The copy is a whole database of one moment, and has its name only once it is whole: if this fails, or the process dies, there is
+    /// nothing of that name. Whoever writes meanwhile is not kept from it, but the log grows until the copy is done.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](crate::RepositoryError::Invalid) if something is there already, which is left as it is; storage errors.
+    pub fn backup(&self, to: impl AsRef<Path>) -> Result<PathBuf> {
+        let to = to.as_ref();
+        self.look(|connection| backup::backup(connection, to))?;
+        Ok(to.to_owned())
     }
 
     /// How the file is: its size, its log, the disk that it is on.

@@ -97,7 +97,7 @@ pub(super) fn version(connection: &Connection) -> rusqlite::Result<u32> {
 }
 
 /// An owner that has not ended, is not known to be gone, and was heard of not long ago.
-fn living_owner(connection: &Connection, clock: &dyn Clock) -> rusqlite::Result<Option<Owner>> {
+pub(super) fn living_owner(connection: &Connection, clock: &dyn Clock) -> rusqlite::Result<Option<Owner>> {
     let owners_exist = connection.table_exists(None, "owners")?;
     let owners = if owners_exist { read_open_owners(connection)? } else { Vec::new() };
     let (now, boot_id) = (clock.now(), clock.boot_id());

@@ -9,7 +9,7 @@
 //! | `units`, `claims`, `attempts`, `endings`, `owners`, `purge` | the verbs, in the order a unit travels |
 //! | `messages`, `rows` | between rows and records |
 //! | `readers`, `read`, `backlog`, `archive` | reading, beside the writer or without one |
-//! | `health` | how the file is |
+//! | `upkeep`, `health`, `backup`, `compact` | the file as such: how it is, a copy of it, its size |
 //!
 //! # Locking
 //!
@@ -29,8 +29,10 @@ mod answers;
 mod archive;
 mod attempts;
 mod backlog;
+mod backup;
 mod book;
 mod claims;
+mod compact;
 mod endings;
 mod health;
 mod messages;
@@ -45,10 +47,11 @@ mod read;
 mod readers;
 mod rows;
 mod units;
+mod upkeep;
 mod writer;
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Condvar, LazyLock, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -60,6 +63,7 @@ pub use self::archive::SqliteArchive;
 use self::attempts::BeginningRow;
 use self::book::Memory;
 use self::claims::{Terms, fresh_claim, read_claimed};
+pub use self::compact::Compacted;
 use self::endings::ReportRow;
 use self::messages::NewMessage;
 pub use self::open::OpenError;
@@ -69,9 +73,9 @@ use self::writer::{Order, Patience, Writer, WriterThread};
 use super::listeners::Listeners;
 use super::rules::End;
 use super::{
-    Archive, Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Health, Insertion, Intake,
-    JournalEntry, LeaseView, News, Page, Purged, Repository, Result, Slot, StoredInputs, Submitted, Swept, UnitFilter,
-    UnitSummary, rules,
+    Archive, Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Insertion, Intake, JournalEntry,
+    LeaseView, News, Page, Purged, Repository, Result, Slot, StoredInputs, Submitted, Swept, UnitFilter, UnitSummary,
+    rules,
 };
 use crate::attempt::{Attempt, AttemptKey, AttemptReport, AttemptResult, Beginning, Progress};
 use crate::clock::{Clock, SystemClock};
@@ -109,6 +113,7 @@ struct Shared {
     archive: SqliteArchive,
     listeners: Listeners,
     clock: Arc<dyn Clock>,
+    busy_timeout: Duration,
 }
 
 /// What is open, by device and inode.
@@ -202,7 +207,8 @@ impl SqliteOptions {
         let thread = thread.map_err(failed)?;
         let archive = SqliteArchive::beside_writer(place.clone(), Arc::clone(&self.clock));
         let listeners = Listeners::default();
-        Ok(Shared { place, writer, thread: Some(thread), archive, listeners, clock: self.clock })
+        let (clock, busy_timeout) = (self.clock, self.patience.busy);
+        Ok(Shared { place, writer, thread: Some(thread), archive, listeners, clock, busy_timeout })
     }
 }
 
@@ -225,28 +231,6 @@ impl SqliteRepository {
     /// Where the file is.
     pub fn path(&self) -> &Path {
         self.shared.place.path()
-    }
-
-    /// How the file is: its size, its log, the disk that it is on.
-    ///
-    /// # Errors
-    ///
-    /// [`Gone`](super::RepositoryError::Gone) if it is no longer there, and what the storage says.
-    pub fn health(&self) -> Result<Health> {
-        self.shared.archive.health()
-    }
-
-    /// Copies the database into a new file while it is in use, by SQLite's own means.
-    ///
-    /// The copy is a whole database of one moment.
-    ///
-    /// # Errors
-    ///
-    /// [`Invalid`](super::RepositoryError::Invalid) if something is there already; storage errors.
-    pub fn backup(&self, to: impl AsRef<Path>) -> Result<PathBuf> {
-        let to = to.as_ref();
-        self.shared.archive.look(|connection| purge::backup(connection, to))?;
-        Ok(to.to_owned())
     }
 
     fn run<T: Send + 'static>(
@@ -470,8 +454,13 @@ impl Repository for SqliteRepository {
     }
 
     fn purge(&self, before: DateTime<Utc>, by: &By) -> Result<Purged> {
-        let (now, by, before_ms) = (self.shared.clock.now(), by.clone(), before.timestamp_millis());
-        self.run(Order::new("purge"), move |book| book.purge(now, before_ms, &by))
+        self.purge_where(&UnitFilter::default(), before, by)
+    }
+
+    fn purge_where(&self, filter: &UnitFilter, before: DateTime<Utc>, by: &By) -> Result<Purged> {
+        let (now, before_ms) = (self.shared.clock.now(), before.timestamp_millis());
+        let (filter, by) = (filter.clone(), by.clone());
+        self.run(Order::new("purge"), move |book| book.purge(now, &filter, before_ms, &by))
     }
 }
 

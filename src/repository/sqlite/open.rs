@@ -403,7 +403,7 @@ fn fill_draft(draft: &Path) -> rusqlite::Result<()> {
     connection.close().map_err(|(_, error)| error)
 }
 
-fn draft_of(path: &Path, pid: u32, unique: &str) -> PathBuf {
+pub(super) fn draft_of(path: &Path, pid: u32, unique: &str) -> PathBuf {
     let mut name = OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
     name.push(format!(".{pid}.{unique}.new"));
@@ -411,7 +411,7 @@ fn draft_of(path: &Path, pid: u32, unique: &str) -> PathBuf {
 }
 
 /// Removes what processes left behind that died while they made this very database.
-fn remove_leftovers(path: &Path) {
+pub(super) fn remove_leftovers(path: &Path) {
     let mut prefix = OsString::from(".");
     prefix.push(path.file_name().unwrap_or_default());
     prefix.push(".");
@@ -433,7 +433,7 @@ fn is_gone(pid: i32) -> bool {
 }
 
 #[cfg(target_os = "linux")]
-fn rename_without_replacing(from: &Path, to: &Path) -> io::Result<()> {
+pub(super) fn rename_without_replacing(from: &Path, to: &Path) -> io::Result<()> {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
         // Some file systems cannot; a second name that must be new does the same.
@@ -443,7 +443,7 @@ fn rename_without_replacing(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn rename_without_replacing(from: &Path, to: &Path) -> io::Result<()> {
+pub(super) fn rename_without_replacing(from: &Path, to: &Path) -> io::Result<()> {
     fs::hard_link(from, to)
 }
 

@@ -1,28 +1,38 @@
-//! Removing contents without losing the proof that they were there; and a copy before that.
+//! Removing contents without losing the proof that they were there.
 
-use std::path::Path;
-use std::time::Duration;
-
-use rusqlite::backup::Backup;
-use rusqlite::{Connection, OpenFlags, params};
+use rusqlite::params;
 
 use super::book::{Answer, Book};
 use super::rows::{HotUnit, read_attempt_result};
-use super::writer::failure_of;
 use crate::attempt::AttemptKey;
 use crate::clock::Moment;
 use crate::conversation::to_json;
-use crate::repository::{By, PURGE_LIMIT, Purged, RepositoryError, Result};
+use crate::repository::{By, PURGE_LIMIT, Purged, UnitFilter};
 use crate::unit::Change;
 
 impl Book<'_> {
-    /// Empties the contents of units that ended before a time.
-    pub(super) fn purge(&mut self, now: Moment, before_ms: i64, by: &By) -> Answer<Purged> {
+    /// Empties the contents of units that a filter means and that ended before a time.
+    pub(super) fn purge(&mut self, now: Moment, filter: &UnitFilter, before_ms: i64, by: &By) -> Answer<Purged> {
+        if let Some(job_id) = filter.job_id {
+            self.job_has_template(job_id)?;
+        }
+        // The pluses keep SQLite to the one index: whichever units are meant, those that ended first go first.
         let units = self.units(
             "WHERE u.purged_at IS NULL AND u.completed_at IS NOT NULL AND u.completed_at < ?1
+               AND (?3 IS NULL OR +u.job_id = ?3)
+               AND (?4 IS NULL OR instr(?4, '|' || +u.status || '|') > 0)
+               AND (?5 IS NULL OR +u.failure_kind = ?5)
+               AND (?6 IS NULL OR (SELECT i.unit_type FROM unit_inputs i WHERE i.unit_key = u.key) = ?6)
              ORDER BY u.completed_at, u.key
              LIMIT ?2",
-            params![before_ms, i64::try_from(PURGE_LIMIT).unwrap_or(i64::MAX)],
+            params![
+                before_ms,
+                i64::try_from(PURGE_LIMIT).unwrap_or(i64::MAX),
+                filter.job_id.map(|job_id| job_id.0),
+                statuses(filter),
+                filter.failure_kind,
+                filter.unit_type,
+            ],
         )?;
         let mut purged = Purged::default();
         for unit in &units {
@@ -62,27 +72,8 @@ impl Book<'_> {
     }
 }
 
-/// How many pages are copied before others get a turn.
-const BACKUP_PAGES: i32 = 1_024;
-
-/// Copies what a connection sees into a new file, 0600 like the original.
-pub(super) fn backup(from: &Connection, to: &Path) -> Result<()> {
-    let created = {
-        use std::os::unix::fs::OpenOptionsExt;
-        std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)
-    };
-    if let Err(error) = created {
-        let problem = format!("no backup can be made at `{}`: {error}", to.display());
-        return Err(RepositoryError::Invalid(problem));
-    }
-    let copy = || -> rusqlite::Result<()> {
-        let mut target = Connection::open_with_flags(to, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
-        Backup::new(from, &mut target)?.run_to_completion(BACKUP_PAGES, Duration::ZERO, None)?;
-        target.close().map_err(|(_, error)| error)
-    };
-    copy().map_err(|error| {
-        // Half a copy must not pass for a whole one.
-        let _ = std::fs::remove_file(to);
-        failure_of(&error)
-    })
+/// The statuses that are meant, each between bars; `None` if all are.
+fn statuses(filter: &UnitFilter) -> Option<String> {
+    let names: String = filter.statuses.iter().map(|status| format!("|{status}|")).collect();
+    Some(names).filter(|names| !names.is_empty())
 }
