@@ -19,8 +19,8 @@ pub struct Options {
 }
 
 pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
-    let repository = options.database.existing()?;
-    let copy = repository.backup(&options.to)?;
+    let archive = options.database.archive()?;
+    let copy = archive.backup(&options.to)?;
     writeln!(out, "copied to {}", workcrew::audit::visible::line(&copy.display().to_string()))?;
     Ok(code::DONE)
 }

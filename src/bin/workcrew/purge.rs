@@ -9,7 +9,7 @@ use clap::Args;
 use workcrew::Repository;
 
 use crate::by::Who;
-use crate::database::Database;
+use crate::database::{Database, OfJob};
 use crate::print;
 use crate::time;
 use crate::trouble::{Trouble, code};
@@ -18,9 +18,14 @@ use crate::trouble::{Trouble, code};
 pub struct Options {
     #[command(flatten)]
     database: Database,
+    #[command(flatten)]
+    job: OfJob,
     /// Of units that ended longer ago than that, such as 90d
     #[arg(long, value_name = "TIME", value_parser = time::duration)]
     older_than: Duration,
+    /// Writes the file anew afterwards, so that nothing of it can be found in there by other means; nobody may work on it meanwhile
+    #[arg(long)]
+    compact: bool,
     #[command(flatten)]
     who: Who,
 }
@@ -31,9 +36,10 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
     let before = age.and_then(|age| Utc::now().checked_sub_signed(age));
     let before = before.ok_or_else(|| Trouble::usage("--older-than is longer than time itself"))?;
     let by = options.who.by();
+    let filter = options.job.filter(&repository)?;
     let (mut units, mut messages) = (0, 0);
     loop {
-        let purged = repository.purge(before, &by)?;
+        let purged = repository.purge_where(&filter, before, &by)?;
         if purged.units == 0 {
             break;
         }
@@ -42,5 +48,13 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
     }
     let (units, messages) = (print::count(units, "unit"), print::count(messages, "message"));
     writeln!(out, "the contents of {units} and {messages} are gone; costs, hashes and the journal stay")?;
+    if options.compact {
+        let compacted = repository.compact()?;
+        let [before, after] = [compacted.before_bytes, compacted.after_bytes].map(print::number);
+        writeln!(out, "the file was written anew: {before} bytes before, {after} now")?;
+        if !compacted.is_log_empty {
+            writeln!(out, "somebody reads it: until that ends, what was removed may still be in its log")?;
+        }
+    }
     Ok(code::DONE)
 }
