@@ -31,6 +31,7 @@ mod property;
 mod questions;
 mod real_cli;
 mod requeueing;
+mod search;
 mod storage;
 mod support;
 mod tidy;

@@ -1,6 +1,6 @@
 //! A database that is only read.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,6 +46,7 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// ```
 #[derive(Debug)]
 pub struct SqliteArchive {
+    path: PathBuf,
     readers: Readers,
     clock: Arc<dyn Clock>,
 }
@@ -67,16 +68,22 @@ impl SqliteArchive {
     /// [`OpenError`] says why it cannot be read.
     pub fn open_with_clock(path: impl AsRef<Path>, clock: impl Clock) -> std::result::Result<SqliteArchive, OpenError> {
         let place = open::find(path.as_ref())?;
+        let path = place.path().to_owned();
         let readers = match open::reading(&place, BUSY_TIMEOUT)? {
             Reading::Shared => shared_readers(place),
             Reading::Immutable => Readers::new(Box::new(move || open::immutable_connection(&place))),
         };
-        Ok(SqliteArchive { readers, clock: Arc::new(clock) })
+        Ok(SqliteArchive { path, readers, clock: Arc::new(clock) })
+    }
+
+    /// Where the file is.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// The reading half of a repository, with its clock.
     pub(super) fn beside_writer(place: Place, clock: Arc<dyn Clock>) -> SqliteArchive {
-        SqliteArchive { readers: shared_readers(place), clock }
+        SqliteArchive { path: place.path().to_owned(), readers: shared_readers(place), clock }
     }
 
     pub(super) fn look<T>(&self, look: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {

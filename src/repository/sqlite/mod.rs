@@ -9,6 +9,7 @@
 //! | `units`, `claims`, `attempts`, `endings`, `owners`, `purge` | the verbs, in the order a unit travels |
 //! | `messages`, `rows` | between rows and records |
 //! | `readers`, `read`, `backlog`, `archive` | reading, beside the writer or without one |
+//! | `search` | the index of all words, in a file of its own |
 //!
 //! # Locking
 //!
@@ -42,6 +43,7 @@ mod queue;
 mod read;
 mod readers;
 mod rows;
+pub(crate) mod search;
 mod units;
 mod writer;
 
