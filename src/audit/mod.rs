@@ -1,5 +1,6 @@
 //! Reading what was kept, and showing that it was kept.
 
+pub mod export;
 pub mod questions;
 #[cfg(any(feature = "sqlite", feature = "sqlite-system"))]
 pub mod search;

@@ -14,6 +14,7 @@ mod dispatch_races;
 mod dispatch_storm;
 mod exact;
 mod examples;
+mod export;
 mod faulty;
 mod memory;
 mod pool;
