@@ -412,7 +412,12 @@ pub(crate) fn to_json<T: Serialize>(value: &T) -> Result<Vec<u8>, TooDeep> {
 
 /// Reads what [`to_json`] wrote.
 pub(crate) fn from_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, serde_json::Error> {
-    if depth(bytes) > JSON_DEPTH_LIMIT {
+    from_json_within(bytes, 0)
+}
+
+/// Reads what holds something that [`to_json`] wrote, so many levels deep.
+pub(crate) fn from_json_within<T: DeserializeOwned>(bytes: &[u8], levels: usize) -> Result<T, serde_json::Error> {
+    if depth(bytes) > JSON_DEPTH_LIMIT + levels {
         return Err(serde::de::Error::custom(TooDeep));
     }
     let mut reader = serde_json::Deserializer::from_slice(bytes);

@@ -7,6 +7,8 @@
 //! | what did it cost? | [`cost`] |
 //! | why did it fail? | [`failures`] |
 //! | what was said? | [`transcript`] |
+//! | where was this said? | `search` (SQLite only) |
+//! | how do other tools read it? | [`export`] |
 //! | can I show it to somebody? | `report`, one HTML file (feature `report`) |
 //! | how long will it take? | [`forecast`] |
 //! | what is wrong, and what can be done about it? | [`doctor`](mod@doctor) |
@@ -14,12 +16,15 @@
 
 pub mod cost;
 pub mod doctor;
+pub mod export;
 pub mod failures;
 pub mod forecast;
 pub mod list;
 pub mod questions;
 #[cfg(feature = "report")]
 pub mod report;
+#[cfg(any(feature = "sqlite", feature = "sqlite-system"))]
+pub mod search;
 mod tail;
 pub mod transcript;
 pub mod verify;

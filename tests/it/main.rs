@@ -15,6 +15,7 @@ mod dispatch_storm;
 mod doctor;
 mod exact;
 mod examples;
+mod export;
 mod faulty;
 mod heads;
 mod looks;
@@ -36,6 +37,7 @@ mod real_cli;
 #[cfg(feature = "report")]
 mod report;
 mod requeueing;
+mod search;
 mod storage;
 mod support;
 mod tidy;

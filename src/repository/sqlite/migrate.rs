@@ -119,7 +119,7 @@ pub(super) fn is_schema_ours(connection: &Connection) -> rusqlite::Result<bool> 
 }
 
 /// What a schema consists of, without comments and white space.
-fn shape(connection: &Connection) -> rusqlite::Result<Vec<String>> {
+pub(super) fn shape(connection: &Connection) -> rusqlite::Result<Vec<String>> {
     let mut select = connection.prepare(
         "SELECT type || ' ' || name || ': ' || coalesce(sql, '')
          FROM sqlite_schema

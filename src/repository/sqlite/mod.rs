@@ -10,6 +10,7 @@
 //! | `messages`, `rows` | between rows and records |
 //! | `readers`, `read`, `backlog`, `archive` | reading, beside the writer or without one |
 //! | `upkeep`, `health`, `backup`, `compact` | the file as such: how it is, a copy of it, its size |
+//! | `search` | the index of all words, in a file of its own |
 //!
 //! # Locking
 //!
@@ -46,6 +47,7 @@ mod queue;
 mod read;
 mod readers;
 mod rows;
+pub(crate) mod search;
 mod units;
 mod upkeep;
 mod writer;
