@@ -911,7 +911,8 @@ fn make_old(path: &Path) {
 
 #[test]
 fn whoever_is_killed_while_the_schema_is_brought_up_to_date_leaves_the_old_one_or_the_new_one() {
-    for (plan, version_left) in [("migrate:inside:1:kill", 0), ("migrate:committed:1:kill", 1)] {
+    let plans = [("migrate:inside:1:kill", 0), ("migrate:inside:2:kill", 0), ("migrate:committed:1:kill", 2)];
+    for (plan, version_left) in plans {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("crash.db");
         make_old(&path);

@@ -37,7 +37,8 @@ fn child() {
         }
         _ => Err(ExecuteError::hold("the key is wrong").kind("auth")),
     };
-    let pool = WorkPool::builder(job, executor, repository).label("night shift").lease(LONG).start().unwrap();
+    let pool =
+        WorkPool::builder(job, executor, repository).label("night shift").max_workers(1).lease(LONG).start().unwrap();
     std::thread::scope(|threads| {
         threads.spawn(|| pool.process_pending());
         hear();

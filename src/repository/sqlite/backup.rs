@@ -9,8 +9,8 @@ use std::time::Duration;
 use rusqlite::backup::Backup;
 use rusqlite::{Connection, OpenFlags};
 
-use super::open;
 use super::writer::failure_of;
+use super::{migrate, open};
 use crate::fault::{Stage, point};
 use crate::repository::{RepositoryError, Result};
 
@@ -43,7 +43,7 @@ pub(super) fn backup(from: &Connection, to: &Path) -> Result<()> {
 fn copy(from: &Connection, to: &Path) -> rusqlite::Result<()> {
     // Whoever has read something in a transaction sees that state until it ends: however much is written meanwhile, the copy need
     // not begin anew.
-    from.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get::<_, i64>(0))?;
+    migrate::version(from)?;
     let mut target = Connection::open_with_flags(to, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     Backup::new(from, &mut target)?.run_to_completion(BACKUP_PAGES, Duration::ZERO, None)?;
     target.close().map_err(|(_, error)| error)

@@ -117,7 +117,7 @@ fn threads_that_were_left_behind_are_told_with_how_many_may_be() {
     pool.submit_work_unit(NewUnit::new("a").timeout(Duration::from_secs(5)).max_retries(0), "go").unwrap();
     let call = stage.next();
     world.clock.advance(Duration::from_secs(5));
-    until(|| pool.stats().running == 1);
+    call.asked();
     world.clock.advance(Duration::from_secs(1));
     until(|| pool.stats().abandoned_threads == 1);
     world.clock.advance(BEAT);
