@@ -17,6 +17,7 @@ mod database;
 mod demo;
 mod doctor;
 mod executor;
+mod export;
 mod failures;
 mod input;
 mod interrupt;
@@ -31,6 +32,7 @@ mod report;
 mod requeue;
 mod resume;
 mod run;
+mod search;
 mod show;
 mod slow;
 mod status;
@@ -91,12 +93,16 @@ enum Command {
     List(list::Options),
     /// Shows a unit: every attempt with its whole conversation
     Show(show::Options),
+    /// Finds where something was said, in prompts, messages, tool calls and errors
+    Search(search::Options),
     /// Shows what it cost, failed attempts included
     Cost(cost::Options),
     /// Lists the units that took longest
     Slow(slow::Options),
     /// Shows why units and attempts failed, those that look alike together
     Failures(failures::Options),
+    /// Writes units for other programs: JSON, Markdown, OpenTelemetry
+    Export(export::Options),
     /// Checks that nothing is missing and nothing was altered
     Verify(verify::Options),
     /// Writes one HTML file that shows all of it
@@ -149,9 +155,11 @@ fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
         Command::Doctor(options) => doctor::run(options, out),
         Command::List(options) => list::run(options, out),
         Command::Show(options) => show::run(options, out),
+        Command::Search(options) => search::run(options, out),
         Command::Cost(options) => cost::run(options, out),
         Command::Slow(options) => slow::run(options, out),
         Command::Failures(options) => failures::run(options, out),
+        Command::Export(options) => export::run(options, out),
         Command::Verify(options) => verify::run(options, out),
         Command::Report(options) => report::run(options, out),
         Command::Purge(options) => purge::run(options, out),
