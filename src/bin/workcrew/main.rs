@@ -120,7 +120,8 @@ enum Command {
 fn main() -> ExitCode {
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn")).format_timestamp(None).init();
     let cli = Cli::parse();
-    let mut out = io::BufWriter::new(io::stdout().lock());
+    // Not locked: events are printed from the threads of the pool.
+    let mut out = io::BufWriter::new(io::stdout());
     let done = run(cli.command, &mut out).and_then(|code| {
         out.flush()?;
         Ok(code)
