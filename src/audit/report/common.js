@@ -129,7 +129,8 @@ const jobName = (id) => jobs.get(id) ?? `job ${id}`;
 // The link to a unit, and the command that shows it whole.
 const linkTo = (unit) => `#unit=${encodeURIComponent(jobName(unit.job))}/${encodeURIComponent(unit.id)}`;
 const quoted = (text) => /^[\w.:/@][\w.:/@-]*$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
-const command = (unit) => make('code', {}, `workcrew show ${quoted(unit.id)}`);
+const ofJob = (unit) => jobs.size > 1 && unit.job !== undefined ? ` --job ${quoted(jobName(unit.job))}` : '';
+const command = (unit) => make('code', {}, `workcrew show${ofJob(unit)} ${unit.id.startsWith('-') ? '-- ' : ''}${quoted(unit.id)}`);
 
 // Rows of the table by the keys of their units. A unit that changed while the page was written may be there twice.
 const unitsByKey = new Map();

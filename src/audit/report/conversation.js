@@ -289,8 +289,8 @@ function inputLine(shown) {
   try {
     const value = JSON.parse(textOf(shown).length > 400 ? '' : text);
     const fields = value !== null && typeof value === 'object' ? Object.values(value) : [value];
-    // Words say more than numbers.
-    fields.sort((a, b) => (typeof b === 'string') - (typeof a === 'string'));
+    // Of named fields words say more than numbers.
+    if (!Array.isArray(value)) fields.sort((a, b) => (typeof b === 'string') - (typeof a === 'string'));
     return shortened(fields.map((field) => typeof field === 'string' ? field : JSON.stringify(field)).join(' ').replace(/\s+/g, ' '), 120);
   } catch {
     return shortened(text.replace(/\s+/g, ' '), 120);
