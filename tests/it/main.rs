@@ -31,6 +31,7 @@ mod processes;
 mod property;
 mod questions;
 mod real_cli;
+mod replay;
 mod requeueing;
 mod search;
 mod storage;
