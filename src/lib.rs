@@ -44,6 +44,7 @@ pub use conversation::{Message, Part, Raw, Role};
 pub use executor::claude_cli::{ClaudeCli, ClaudeSession};
 pub use executor::codex_cli::CodexCli;
 pub use executor::ipc;
+pub use executor::replay::Replay;
 pub use executor::simulated::Simulated;
 pub use executor::{Call, CancelReason, CancelToken, ExecuteError, Executor, Then, WorkResult};
 pub use job::{Job, JobId, NewJob};

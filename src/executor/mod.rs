@@ -34,6 +34,7 @@ mod files;
 pub mod ipc;
 pub mod kinds;
 pub(crate) mod process;
+pub mod replay;
 mod result;
 #[cfg(test)]
 pub(crate) mod scene;

@@ -34,6 +34,7 @@ mod processes;
 mod property;
 mod questions;
 mod real_cli;
+mod replay;
 #[cfg(feature = "report")]
 mod report;
 mod requeueing;

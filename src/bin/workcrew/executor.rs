@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use workcrew::executor::CommandExecutor;
-use workcrew::{ClaudeCli, CodexCli, Executor, Simulated};
+use workcrew::{ClaudeCli, CodexCli, Executor, Replay, Simulated};
 
 use crate::time;
 use crate::trouble::Trouble;
@@ -22,6 +22,8 @@ pub enum Kind {
     Codex,
     /// The program behind `--`, which gets the prompt as its input and whose output is the answer
     Command,
+    /// What is stored in the database of --from: nothing is asked, and a prompt that differs fails
+    Replay,
 }
 
 /// It is kept with the job, so that `resume` and `worker` need not be told again.
@@ -88,6 +90,10 @@ pub struct ExecutorOptions {
     #[arg(long, value_name = "SHARE", help_heading = "Executor")]
     #[serde(skip_serializing_if = "Option::is_none")]
     failures: Option<f64>,
+    /// The database whose answers are given again
+    #[arg(long, value_name = "FILE", help_heading = "Executor")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    from: Option<PathBuf>,
     /// For --executor command: the program and its arguments
     #[arg(last = true, value_name = "PROGRAM ARGS")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -116,6 +122,7 @@ impl ExecutorOptions {
             seed: self.seed.or(kept.seed),
             latency: self.latency.or(kept.latency),
             failures: self.failures.or(kept.failures),
+            from: self.from.or(kept.from),
             command: of(self.command, kept.command),
         }
     }
@@ -136,6 +143,7 @@ impl ExecutorOptions {
             Kind::Claude => Box::new(self.claude()),
             Kind::Codex => Box::new(self.codex()),
             Kind::Command => Box::new(self.command()?),
+            Kind::Replay => Box::new(self.replay()?),
         };
         executor.is_available().map_err(|missing| Trouble::usage(missing.to_string()))?;
         Ok(executor)
@@ -181,6 +189,12 @@ impl ExecutorOptions {
         agent = self.silence.into_iter().fold(agent, |agent, limit| agent.silence_limit(limit));
         agent = self.agent_args.iter().fold(agent, |agent, argument| agent.argument(argument));
         self.sandbox.iter().fold(agent, |agent, mode| agent.sandbox(mode))
+    }
+
+    fn replay(&self) -> Result<Replay, Trouble> {
+        let from =
+            self.from.as_ref().ok_or_else(|| Trouble::usage("--executor replay needs a database: --from FILE"))?;
+        Ok(Replay::open(from)?)
     }
 
     fn command(&self) -> Result<CommandExecutor, Trouble> {

@@ -112,6 +112,12 @@ impl fmt::Debug for MemoryRepository {
     }
 }
 
+impl From<MemoryRepository> for Arc<dyn Archive> {
+    fn from(repository: MemoryRepository) -> Arc<dyn Archive> {
+        Arc::new(repository)
+    }
+}
+
 impl From<MemoryRepository> for Arc<dyn Repository> {
     fn from(repository: MemoryRepository) -> Arc<dyn Repository> {
         Arc::new(repository)

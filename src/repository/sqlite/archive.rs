@@ -122,6 +122,12 @@ impl SqliteArchive {
     }
 }
 
+impl From<SqliteArchive> for Arc<dyn Archive> {
+    fn from(archive: SqliteArchive) -> Arc<dyn Archive> {
+        Arc::new(archive)
+    }
+}
+
 fn shared_readers(place: Place) -> Readers {
     Readers::new(Box::new(move || open::reading_connection(&place, BUSY_TIMEOUT)))
 }

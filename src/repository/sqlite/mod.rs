@@ -260,6 +260,12 @@ impl Drop for Shared {
     }
 }
 
+impl From<SqliteRepository> for Arc<dyn Archive> {
+    fn from(repository: SqliteRepository) -> Arc<dyn Archive> {
+        Arc::new(repository)
+    }
+}
+
 impl From<SqliteRepository> for Arc<dyn Repository> {
     fn from(repository: SqliteRepository) -> Arc<dyn Repository> {
         Arc::new(repository)
