@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{TryRecvError, channel};
 use std::time::Duration;
 
 use chrono::{TimeDelta, Utc};
@@ -73,10 +74,13 @@ fn holds(path: &Path, text: &str) -> bool {
 #[test]
 fn a_copy_is_whole_and_of_one_moment_however_much_is_written_meanwhile() {
     let kept = Kept::new();
-    let (written, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let written = AtomicU64::new(0);
     std::thread::scope(|threads| {
-        threads.spawn(|| {
-            while !is_over.load(Ordering::Relaxed) {
+        let (go_on, is_over) = channel::<()>();
+        let (written, kept) = (&written, &kept);
+        // It ends with the test, also if that fails.
+        threads.spawn(move || {
+            while is_over.try_recv() == Err(TryRecvError::Empty) {
                 let number = written.load(Ordering::Relaxed);
                 let unit = NewUnit::new(format!("{number}")).prompt("x".repeat(20_000));
                 kept.repository.queue_unit(kept.job, &unit).unwrap();
@@ -92,7 +96,7 @@ fn a_copy_is_whole_and_of_one_moment_however_much_is_written_meanwhile() {
             assert!(verification.is_clean(), "{verification}");
             assert!((before..=written.load(Ordering::Relaxed) + 1).contains(&verification.units), "{verification}");
         }
-        is_over.store(true, Ordering::Relaxed);
+        drop(go_on);
     });
     assert_eq!(names_in(kept.folder.path()), ["batch.db", "copy-0.db", "copy-1.db", "copy-2.db"]);
 }
