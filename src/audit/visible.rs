@@ -65,9 +65,9 @@ impl fmt::Display for Visible<'_> {
     }
 }
 
-/// Whether a sign does something instead of being seen: control characters, those that turn the direction of writing, and those that take no
+/// Whether a sign does something instead of being seen: line ends and other control characters, those that turn the direction of writing, and those that take no
 /// room, in which words could be hidden.
-fn is_obeyed(sign: char) -> bool {
+pub fn is_obeyed(sign: char) -> bool {
     let is_unseen = matches!(
         sign,
         '\u{ad}'

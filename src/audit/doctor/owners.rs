@@ -207,18 +207,21 @@ impl Examination<'_> {
     fn word_of(&mut self, fact: &OwnerFact, state: &OwnerState) {
         let (name, pid) = (fact.name(), fact.owner.process.pid);
         if state.is_paused {
-            self.add(Urgency::Soon, Concern::Paused, format!("{name} is paused"), "let it go on: `workcrew resume`");
+            let advice =
+                format!("its program can let it go on; else end it with `kill -INT {pid}`, then `workcrew resume`");
+            self.add(Urgency::Soon, Concern::Paused, format!("{name} is paused"), advice);
         }
         for hold in &state.holds {
             let reason = short(&hold.reason);
             match hold.until {
                 None => {
                     let what = format!("{name} starts nothing: {reason}");
-                    self.add(Urgency::Now, Concern::Held, what, "mend what it says, then `workcrew resume`");
+                    let advice = format!("mend what it says, end it with `kill -INT {pid}`, then `workcrew resume`");
+                    self.add(Urgency::Now, Concern::Held, what, advice);
                 }
                 Some(until) => {
                     let what = format!("{name} starts nothing until {}: {reason}", super::date(until));
-                    let advice = "nothing: it goes on by itself then; to try at once: `workcrew resume`";
+                    let advice = "nothing: it goes on by itself then";
                     self.add(Urgency::Note, Concern::Held, what, advice);
                 }
             }

@@ -324,7 +324,7 @@ impl Examination<'_> {
         if ended_badly >= STORM && ended_badly >= 2 * good {
             let kinds = self.kinds_of(&bad)?;
             let what = format!("{ended_badly} attempts ended badly within {}, {good} well{kinds}", span(TAIL_MS));
-            let advice = "the same will happen to the next: find out why before it is paid for again; `workcrew pause` holds the pool";
+            let advice = "the same will happen to the next: find out why before it is paid for again; Ctrl-C keeps what waits waiting";
             self.add(Urgency::Now, Concern::RetryStorm, what, advice);
         }
         Ok(())

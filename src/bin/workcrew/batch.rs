@@ -12,9 +12,10 @@ use serde_json::{Value, json};
 use workcrew::audit::cost::{CostBy, cost};
 use workcrew::audit::list;
 use workcrew::repository::UnitFilter;
-use workcrew::source::{BadUnit, Fed, FeedError, Placed, feed};
+use workcrew::source::{BadUnit, Fed, FeedError, Placed, UnitSource, feed};
 use workcrew::{
-    Archive, Completion, Event, Executor, Job, NewJob, Repository, SqliteRepository, Stop, UnitStatus, WorkPool,
+    Archive, Completion, Event, Executor, Job, NewJob, NewUnit, Repository, SqliteRepository, Stop, UnitStatus,
+    WorkPool, WorkUnit,
 };
 
 use crate::board::Board;
@@ -22,10 +23,12 @@ use crate::database::Database;
 use crate::executor::{ExecutorOptions, Kind};
 use crate::input::Input;
 use crate::interrupt::Interrupt;
+use crate::notes;
 use crate::print;
-use crate::progress::{Progress, Telling, Work};
+use crate::progress::{Pause, Progress, Telling, Work};
+use crate::reading::{Read, Reading};
 use crate::time::{self, short};
-use crate::trouble::{Trouble, code};
+use crate::trouble::{Trouble, code, told};
 
 /// How often it is looked whether units that are to be tried later have fallen due.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
@@ -33,10 +36,10 @@ const LOOK_AGAIN: Duration = Duration::from_secs(2);
 #[derive(Args, Clone, Debug)]
 pub struct PoolOptions {
     /// How many units are executed at a time
-    #[arg(long, value_name = "N", default_value_t = 4)]
+    #[arg(long, value_name = "N", default_value = "4", value_parser = print::positive)]
     workers: usize,
     /// How long an execution may take
-    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = time::duration)]
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = time::positive)]
     timeout: Duration,
     /// Prints one JSON event per line instead of a bar and a summary
     #[arg(long)]
@@ -98,12 +101,12 @@ impl Batch {
             eprintln!("simulated: nothing is asked and nothing is paid (choose with --executor)");
         }
         let pool = builder.start()?;
-        let interrupt = Interrupt::watch(pool.handle())?;
+        let interrupt = Interrupt::watch(pool.handle()).map_err(|error| Trouble::Failed(told(&error)))?;
         let work = Work::of(before);
         let telling = if self.options.json || self.options.quiet { Telling::Nothing } else { Telling::People };
         let progress = Progress::start(telling, pool.handle(), board, work.clone());
-        let Batch { database, repository, job, .. } = self;
-        Ok(Running { database, repository, job, pool, interrupt, work, progress, events })
+        let Batch { database, repository, job, options, .. } = self;
+        Ok(Running { database, repository, job, options, pool, interrupt, work, progress, events })
     }
 }
 
@@ -116,8 +119,9 @@ pub fn job(
 ) -> Result<Job, Trouble> {
     if let Some(job) = repository.job_named(name)? {
         if template.is_some() && template != job.template {
+            let made = if job.template.is_some() { "with another template" } else { "without a template" };
             let advice = "give the job another name with --job, or leave --template out";
-            return Err(Trouble::usage(format!("job `{name}` was made with another template: {advice}")));
+            return Err(Trouble::usage(format!("job `{name}` was made {made}: {advice}")));
         }
         return Ok(job);
     }
@@ -134,6 +138,7 @@ pub struct Running {
     database: Database,
     pub repository: SqliteRepository,
     pub job: Job,
+    pub options: PoolOptions,
     pub pool: WorkPool,
     interrupt: Interrupt,
     work: Work,
@@ -146,7 +151,7 @@ impl Running {
     pub fn feed(
         &self,
         input: &Input,
-        units: impl IntoIterator<Item = Result<Placed, BadUnit>>,
+        units: impl Iterator<Item = Read> + Send + 'static,
     ) -> Result<(Fed, Completion), Trouble> {
         std::thread::scope(|threads| {
             threads.spawn(|| self.pool.follow());
@@ -185,6 +190,11 @@ impl Running {
         looked.is_ok() && waits
     }
 
+    /// Nothing else is told meanwhile.
+    pub fn pause_telling(&self) -> Pause<'_> {
+        self.progress.pause()
+    }
+
     pub fn is_interrupted(&self) -> bool {
         self.interrupt.is_asked()
     }
@@ -197,6 +207,8 @@ impl Running {
         let bill = cost(&self.repository, &UnitFilter::job(self.job.id), CostBy::Job)?.total;
         let left = counts.total() - counts.completed - counts.failed - counts.cancelled;
         let is_interrupted = self.interrupt.is_asked();
+        let is_over = completion == Completion::Done && !is_interrupted;
+        let stuck = if is_over { without_prompt(&self.repository, &self.job)? } else { None };
         if self.events.is_some() {
             let held = if let Completion::Blocked(reason) = &completion { Some(reason) } else { None };
             let summary = json!({
@@ -241,7 +253,13 @@ impl Running {
             if counts.failed > 0 {
                 writeln!(out, "why: workcrew failures{db}{job}   again: workcrew requeue --status failed{db}{job}")?;
             }
-            if left > 0 {
+            if let Some(unit) = stuck {
+                writeln!(
+                    out,
+                    "  those that are left cannot be executed: unit `{}` {NO_PROMPT}",
+                    workcrew::audit::visible::line(&unit)
+                )?;
+            } else if left > 0 {
                 writeln!(out, "go on: workcrew resume{db}{job}")?;
             }
         }
@@ -251,6 +269,14 @@ impl Running {
             _ => ExitCode::from(code::NOT_ALL_COMPLETED),
         })
     }
+}
+
+/// A unit that waits and that nobody will ever execute, such as one that a program stored without a prompt.
+fn without_prompt(repository: &SqliteRepository, job: &Job) -> Result<Option<String>, Trouble> {
+    let waiting = UnitFilter::job(job.id).status(UnitStatus::Pending);
+    let first = repository.units(&waiting, 0, 1)?.items.into_iter().next();
+    let is_stuck = |unit: &WorkUnit| job.template.is_none() && unit.prompt.is_none() && unit.template.is_none();
+    Ok(first.filter(is_stuck).map(|unit| unit.id.to_string()))
 }
 
 /// A job as it is written on a command line.
@@ -272,37 +298,89 @@ pub fn write_fed(fed: &Fed, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "  read: {}", words.join(", "))
 }
 
+/// Opens what units come from, and says so before anything is stored if the template was forgotten: a job keeps the one it was made with.
+pub fn open(
+    input: &Input,
+    database: &Database,
+    job: &str,
+) -> Result<impl Iterator<Item = Read> + Send + 'static, Trouble> {
+    let mut source: UnitSource = input.open()?;
+    let first = source.next();
+    if let Some(Ok(Placed { place, unit })) = &first
+        && input.template.is_none()
+        && !has_prompt(unit)
+    {
+        let kept = database.archive().ok().and_then(|archive| archive.job_named(job).ok().flatten());
+        if kept.is_none_or(|job| job.template.is_none()) {
+            let id = workcrew::audit::visible::line(&unit.id);
+            return Err(Trouble::usage(format!("{place}: unit `{id}` {NO_PROMPT}: give one with --template")));
+        }
+    }
+    Ok(first.into_iter().chain(source))
+}
+
+const NO_PROMPT: &str = "has neither a prompt nor a template";
+
+fn has_prompt(unit: &NewUnit) -> bool {
+    unit.prompt.is_some() || unit.template.is_some()
+}
+
 /// Stores units, and tells of those that are none.
 pub fn store(
     repository: &SqliteRepository,
     job: &Job,
     input: &Input,
-    units: impl IntoIterator<Item = Result<Placed, BadUnit>>,
-    mut goes_on: impl FnMut(&Fed) -> bool,
+    units: impl Iterator<Item = Read> + Send + 'static,
+    goes_on: impl Fn(&Fed) -> bool,
 ) -> Result<Fed, Trouble> {
-    let mut refused = None;
-    let stored = feed(
-        repository,
-        job.id,
-        units,
-        |unit| input.prepare(unit),
-        |fed, trouble| {
-            if let Some(trouble) = trouble {
-                let text = workcrew::audit::visible::line(&trouble.to_string()).to_string();
-                if input.strict {
-                    refused = Some(text);
-                    return false;
-                }
-                eprintln!("workcrew: {text}");
+    let has_template = job.template.is_some();
+    // Nobody could ever execute them, so they are not stored.
+    let units = units.map(move |read| match read {
+        Ok(Placed { place, unit }) if !has_template && !has_prompt(&unit) => {
+            Err(BadUnit { place, reason: format!("unit `{}` {NO_PROMPT}", unit.id) })
+        }
+        read => read,
+    });
+    let mut reading = Reading::start(units).map_err(|error| Trouble::Failed(told(&error)))?;
+    let mut all = Fed::default();
+    while reading.has_more(|| goes_on(&all)) {
+        let mut refused = None;
+        let tell = |group: &Fed, trouble: Option<workcrew::source::Trouble<'_>>| {
+            match trouble {
+                Some(trouble) if input.strict => refused = Some(trouble.to_string()),
+                Some(trouble) => notes::tell(&format!("workcrew: {trouble}")),
+                None => {}
             }
-            goes_on(fed)
-        },
-    );
-    match (stored, refused) {
-        (_, Some(reason)) => Err(Trouble::usage(format!("{reason} (--strict)"))),
-        (Err(FeedError::Ended(fed)), None) => Ok(fed),
-        (stored, None) => Ok(stored?),
+            refused.is_none() && goes_on(&sum(all, *group))
+        };
+        let stored = feed(repository, job.id, reading.at_hand(), |unit| input.prepare(unit), tell);
+        let (group, is_over) = match stored {
+            Ok(group) => (group, false),
+            Err(FeedError::Ended(group)) => (group, true),
+            Err(error) => return Err(error.into()),
+        };
+        all = sum(all, group);
+        if let Some(reason) = refused {
+            let kept = if all.added > 0 {
+                format!("; {} before it stay", print::count(all.added, "unit"))
+            } else {
+                String::new()
+            };
+            return Err(Trouble::usage(format!("{reason} (--strict{kept})")));
+        }
+        if is_over {
+            break;
+        }
     }
+    Ok(all)
+}
+
+fn sum(mut one: Fed, other: Fed) -> Fed {
+    one.added += other.added;
+    one.known += other.known;
+    one.conflicts += other.conflicts;
+    one.bad += other.bad;
+    one
 }
 
 /// Events as lines of JSON on standard output.
@@ -317,6 +395,8 @@ impl Events {
         }
         let _one_at_a_time = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // Who reads no more has seen enough; the batch goes on.
-        let _ = writeln!(io::stdout(), "{value}");
+        let mut line = Vec::new();
+        let _ = print::json(&mut line, &value);
+        let _ = io::stdout().write_all(&line);
     }
 }

@@ -2,25 +2,31 @@
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
-use workcrew::audit::forecast::SoFar;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::json;
+use workcrew::audit::forecast::{Forecast, SoFar};
 use workcrew::audit::visible::line;
-use workcrew::source::{Placed, UnitSource};
-use workcrew::{Cost, Prompt, UnitStatus, WaitError};
+use workcrew::{Cost, Prompt, UnitHandle, UnitStatus, WaitError, WorkUnit};
 
 use crate::batch::Running;
 use crate::input::Input;
+use crate::notes;
 use crate::print;
+use crate::reading::Read;
 use crate::time::short;
 use crate::trouble::{Trouble, told};
 
 /// How much of an answer is shown.
 const ANSWER_CHARS: usize = 400;
 
+/// How often it is looked whether somebody interrupts instead of answering.
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
 /// What follows.
 pub enum Verdict {
-    /// The rest. What was tried is known by its name if it is brought again.
+    /// The rest. What was read is known by its name if it is brought again.
     GoOn {
-        tried: Vec<Placed>,
+        read: Vec<Read>,
     },
     Stop,
 }
@@ -29,59 +35,109 @@ pub enum Verdict {
 pub fn try_out(
     running: &Running,
     input: &Input,
-    source: &mut UnitSource,
+    source: &mut dyn Iterator<Item = Read>,
     count: usize,
     yes: bool,
     out: &mut dyn Write,
 ) -> Result<Verdict, Trouble> {
-    let tried: Vec<Placed> = source.by_ref().filter_map(Result::ok).take(count).collect();
     let began = std::time::Instant::now();
-    let mut handles = Vec::new();
-    for placed in &tried {
-        let mut unit = placed.unit.clone();
-        input.prepare(&mut unit);
-        let handle = running.pool.enqueue(unit, Prompt::OfUnit);
-        handles.push(handle.map_err(|error| Trouble::usage(format!("{}: {}", placed.place, told(&error))))?);
-    }
+    let Tried { read, handles, troubles } = submit(running, input, source, count)?;
     running.pool.wait_for_completion();
-    let (mut spent, mut ended) = (Cost::default(), 0);
-    for handle in &handles {
-        let unit = match handle.wait_timeout(std::time::Duration::ZERO) {
-            Ok(unit) => unit,
-            // Whoever interrupts it, or what holds it, is told of at the end.
-            Err(WaitError::LeftPending | WaitError::TimedOut) => handle.unit()?,
-            Err(error) => return Err(Trouble::Failed(error.to_string())),
-        };
-        ended += u64::from(unit.status.is_terminal());
-        spent = spent + unit.cost;
-        writeln!(out, "{} {}, {}", line(unit.id.as_str()), unit.status, print::cost(unit.cost))?;
-        match (&unit.failure, &unit.output) {
-            (Some(failure), _) if unit.status == UnitStatus::Failed => {
-                writeln!(out, "  {}", line(&failure.to_string()))?
-            }
-            (_, Some(output)) => writeln!(out, "  {}", line(output).cut(ANSWER_CHARS))?,
-            _ => {}
+    let units = handles.iter().map(unit).collect::<Result<Vec<_>, _>>()?;
+    let _quiet = running.pause_telling();
+    if !running.options.json {
+        units.iter().try_for_each(|unit| write_unit(unit, out))?;
+    }
+    let mut goes_on = false;
+    if !running.is_interrupted() {
+        // Counting them stores nothing. What comes over a pipe can be read only once.
+        let left = (!input.is_stdin()).then(|| source.filter(Result::is_ok).count() as u64);
+        let ended = units.iter().filter(|unit| unit.status.is_terminal()).count() as u64;
+        let spent = units.iter().fold(Cost::default(), |spent, unit| spent + unit.cost);
+        let so_far = SoFar { ended, left: left.unwrap_or(0), elapsed: began.elapsed(), spent };
+        let forecast = left.map(|_| so_far.forecast()).unwrap_or_default();
+        if running.options.json {
+            let line = json!({ "event": "canary", "units": units, "cost": spent, "left": left, "forecast": forecast });
+            print::json(out, &line)?;
+        } else {
+            write_forecast(so_far, left, forecast, out)?;
         }
+        out.flush()?;
+        goes_on = yes || ask(running, input)?;
     }
-    if running.is_interrupted() {
-        return Ok(Verdict::Stop);
+    if goes_on {
+        return Ok(Verdict::GoOn { read });
     }
-    // Counting them stores nothing. What comes over a pipe can be read only once.
-    let left = (!input.is_stdin()).then(|| source.filter(Result::is_ok).count() as u64);
-    write_forecast(SoFar { ended, left: left.unwrap_or(0), elapsed: began.elapsed(), spent }, left, out)?;
-    out.flush()?;
-    let goes_on = yes || ask(input)?;
-    if !goes_on {
+    // Who goes on is told of these as the rest is stored.
+    troubles.iter().for_each(|trouble| notes::tell(trouble));
+    if !running.options.json && !running.is_interrupted() {
         writeln!(out, "stopped after the canary; with --yes it goes on")?;
-        return Ok(Verdict::Stop);
     }
-    Ok(Verdict::GoOn { tried })
+    Ok(Verdict::Stop)
 }
 
-fn write_forecast(so_far: SoFar, left: Option<u64>, out: &mut dyn Write) -> io::Result<()> {
-    let forecast = so_far.forecast();
-    let spent = print::cost(so_far.spent);
-    write!(out, "{} cost {spent}", print::count(so_far.ended, "unit"))?;
+/// What was read, what is executed of it, and what is not.
+struct Tried {
+    read: Vec<Read>,
+    handles: Vec<UnitHandle>,
+    troubles: Vec<String>,
+}
+
+fn submit(
+    running: &Running,
+    input: &Input,
+    source: &mut dyn Iterator<Item = Read>,
+    count: usize,
+) -> Result<Tried, Trouble> {
+    let (mut read, mut handles, mut troubles) = (Vec::new(), Vec::new(), Vec::new());
+    while handles.len() < count {
+        let Some(next) = source.next() else { break };
+        let trouble = match &next {
+            Err(bad) => Some(bad.to_string()),
+            Ok(placed) => {
+                let mut unit = placed.unit.clone();
+                input.prepare(&mut unit);
+                if !running.pool.wait_for_available_slot() {
+                    break;
+                }
+                match running.pool.submit_work_unit(unit, Prompt::OfUnit) {
+                    Ok(handle) => {
+                        handles.push(handle);
+                        None
+                    }
+                    Err(error) => Some(format!("{}: {}", placed.place, told(&error))),
+                }
+            }
+        };
+        read.push(next);
+        match trouble {
+            Some(trouble) if input.strict => return Err(Trouble::usage(format!("{trouble} (--strict)"))),
+            trouble => troubles.extend(trouble.map(|trouble| format!("workcrew: {trouble}"))),
+        }
+    }
+    Ok(Tried { read, handles, troubles })
+}
+
+fn unit(handle: &UnitHandle) -> Result<WorkUnit, Trouble> {
+    match handle.wait_timeout(std::time::Duration::ZERO) {
+        Ok(unit) => Ok(unit),
+        // Whoever interrupts it, or what holds it, is told of at the end.
+        Err(WaitError::LeftPending | WaitError::TimedOut) => Ok(handle.unit()?),
+        Err(error) => Err(Trouble::Failed(told(&error))),
+    }
+}
+
+fn write_unit(unit: &WorkUnit, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "{} {}, {}", line(unit.id.as_str()), unit.status, print::cost(unit.cost))?;
+    match (&unit.failure, &unit.output) {
+        (Some(failure), _) if unit.status == UnitStatus::Failed => writeln!(out, "  {}", line(&failure.to_string())),
+        (_, Some(output)) => writeln!(out, "  {}", line(output).cut(ANSWER_CHARS)),
+        _ => Ok(()),
+    }
+}
+
+fn write_forecast(so_far: SoFar, left: Option<u64>, forecast: Forecast, out: &mut dyn Write) -> io::Result<()> {
+    write!(out, "{} cost {}", print::count(so_far.ended, "unit"), print::cost(so_far.spent))?;
     match (left, forecast.cost) {
         (Some(left), Some(all)) => {
             let time = forecast.time_left.map(|time| format!(" and about {}", short(time))).unwrap_or_default();
@@ -91,13 +147,23 @@ fn write_forecast(so_far: SoFar, left: Option<u64>, out: &mut dyn Write) -> io::
     }
 }
 
-/// Asks on the terminal, if there is somebody to be asked.
-fn ask(input: &Input) -> Result<bool, Trouble> {
+/// Asks on the terminal, if there is somebody to be asked. Whoever interrupts it does not want to go on.
+fn ask(running: &Running, input: &Input) -> Result<bool, Trouble> {
     if input.is_stdin() || !io::stdin().is_terminal() || !io::stderr().is_terminal() {
         return Ok(false);
     }
     eprint!("go on with the rest? [y/N] ");
+    let cannot = |error: io::Error| Trouble::Failed(format!("no answer can be read: {error}"));
+    let stdin = io::stdin();
+    while poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&LOOK)).is_ok_and(|ready| ready == 0) {
+        if running.is_interrupted() {
+            return Ok(false);
+        }
+    }
+    if running.is_interrupted() {
+        return Ok(false);
+    }
     let mut answer = String::new();
-    io::stdin().lock().read_line(&mut answer)?;
+    stdin.lock().read_line(&mut answer).map_err(cannot)?;
     Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
 }

@@ -51,7 +51,7 @@ pub struct ExecutorOptions {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pass_env: Vec<String>,
     /// Ends an execution that says nothing for so long
-    #[arg(long, value_name = "TIME", value_parser = time::duration, help_heading = "Executor")]
+    #[arg(long, value_name = "TIME", value_parser = time::positive, help_heading = "Executor")]
     #[serde(skip_serializing_if = "Option::is_none")]
     silence: Option<Duration>,
     /// A further argument for the agent's program, as --agent-arg=--flag; several are told one by one

@@ -4,7 +4,9 @@ use std::io::{self, BufReader};
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use serde_json::Value;
 use workcrew::NewUnit;
+use workcrew::prompt::{self, PromptError};
 use workcrew::source::{Format, UnitSource};
 
 use crate::trouble::Trouble;
@@ -59,7 +61,15 @@ impl Input {
             std::fs::read_to_string(path)
                 .map_err(|error| Trouble::usage(format!("the template `{}` cannot be read: {error}", path.display())))
         };
-        self.template.as_ref().map(read).transpose()
+        let template = self.template.as_ref().map(read).transpose()?;
+        // Whether it is well written is known before anything is stored; what it needs, only from each payload.
+        let tried = template.as_deref().map(|text| prompt::render(text, &Value::Null));
+        match (tried, &self.template) {
+            (Some(Err(error @ (PromptError::Syntax { .. } | PromptError::TooNested { .. }))), Some(path)) => {
+                Err(Trouble::usage(format!("the template `{}` is no template: {error}", path.display())))
+            }
+            _ => Ok(template),
+        }
     }
 
     /// What the job is called if nobody says so: as the file without its ending.

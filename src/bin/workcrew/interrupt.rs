@@ -8,6 +8,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use workcrew::{PoolHandle, Stop};
 
+use crate::notes;
+
 /// Whether somebody has asked to stop.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt(Arc<AtomicUsize>);
@@ -22,7 +24,7 @@ impl Interrupt {
             for _ in signals.forever() {
                 let first = count.fetch_add(1, Ordering::SeqCst) == 0;
                 if first {
-                    eprintln!("\nstopping: what runs may come to its end; once more ends it at once");
+                    notes::tell("stopping: what runs may come to its end; once more ends it at once");
                 }
                 pool.stop(if first { Stop::Drain } else { Stop::Now });
             }

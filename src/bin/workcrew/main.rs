@@ -24,10 +24,12 @@ mod interrupt;
 mod jobs;
 mod list;
 mod man;
+mod notes;
 mod print;
 mod progress;
 mod purge;
 mod queue;
+mod reading;
 mod report;
 mod requeue;
 mod resume;
@@ -52,10 +54,10 @@ use self::trouble::{Trouble, code};
 const AFTER_HELP: &str = "\
 Exit codes:
     0  all went well; of a batch: every unit is completed
-    1  a batch has units that failed, or wait and cannot be executed; verify found something
+    1  a batch has units that failed or wait, or lines that are no units, or ended after its canary; verify found something
     2  what was asked for makes no sense: an option, a missing file, a unit or job that is not there
     3  the database cannot be opened, read or written
-  130  interrupted by Ctrl-C; run the same command again, or `workcrew resume`, to go on
+  130  interrupted by Ctrl-C or a signal; run the same command again, or `workcrew resume`, to go on
 
 Begin with `workcrew demo`, which needs nothing.";
 
@@ -118,7 +120,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn")).format_timestamp(None).init();
+    notes::init_log();
     let cli = Cli::parse();
     // Not locked: events are printed from the threads of the pool.
     let mut out = io::BufWriter::new(io::stdout());

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 use workcrew::Cost;
-use workcrew::audit::visible::line;
+use workcrew::audit::visible::{is_obeyed, line};
 
 use crate::trouble::Trouble;
 
@@ -63,8 +63,25 @@ impl Table {
 
 /// One value on one line.
 pub fn json(out: &mut dyn Write, value: &impl Serialize) -> Result<(), Trouble> {
-    serde_json::to_writer(&mut *out, value)?;
+    value.serialize(&mut serde_json::Serializer::with_formatter(&mut *out, Harmless))?;
     Ok(writeln!(out)?)
+}
+
+/// Writes whatever a terminal would obey as JSON allows: `\u001b`.
+pub struct Harmless;
+
+impl serde_json::ser::Formatter for Harmless {
+    fn write_string_fragment<W: ?Sized + Write>(&mut self, out: &mut W, text: &str) -> io::Result<()> {
+        let mut seen = 0;
+        for (at, sign) in text.char_indices().filter(|&(_, sign)| is_obeyed(sign)) {
+            out.write_all(&text.as_bytes()[seen..at])?;
+            for half in sign.encode_utf16(&mut [0; 2]) {
+                write!(out, "\\u{half:04x}")?;
+            }
+            seen = at + sign.len_utf8();
+        }
+        out.write_all(&text.as_bytes()[seen..])
+    }
 }
 
 /// A number with its thousands apart.
@@ -78,6 +95,12 @@ pub fn number(number: u64) -> String {
         text.push(digit);
     }
     text
+}
+
+/// Reads a number from 1.
+pub fn positive(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|&number: &usize| number > 0);
+    number.ok_or_else(|| format!("`{text}` is no number from 1"))
 }
 
 /// A cost with four decimals, and with what is not known.

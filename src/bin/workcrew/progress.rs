@@ -1,8 +1,8 @@
 //! How far it is: a bar and a line for each worker on a terminal, else a plain line every few seconds.
 
 use std::io::IsTerminal;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use workcrew::repository::Counts;
 use workcrew::{PoolHandle, PoolStats};
 
 use crate::board::Board;
+use crate::notes;
 use crate::print;
 use crate::time::short;
 
@@ -60,13 +61,29 @@ impl Work {
 pub struct Progress {
     ends: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
+    /// Locked while something is told.
+    turn: Arc<Mutex<()>>,
+}
+
+/// Nothing is told until it is dropped.
+pub struct Pause<'a> {
+    screen: Option<MultiProgress>,
+    _turn: MutexGuard<'a, ()>,
+}
+
+impl Drop for Pause<'_> {
+    fn drop(&mut self) {
+        notes::set_screen(self.screen.take());
+    }
 }
 
 impl Progress {
     pub fn start(telling: Telling, pool: PoolHandle, board: Board, work: Work) -> Progress {
         if telling == Telling::Nothing {
-            return Progress { ends: None, thread: None };
+            return Progress { ends: None, thread: None, turn: Arc::default() };
         }
+        let turn = Arc::<Mutex<()>>::default();
+        let of_thread = Arc::clone(&turn);
         let (ends, over) = bounded(0);
         let tell = move || {
             let began = Instant::now();
@@ -74,6 +91,7 @@ impl Progress {
             let every = if screen.is_some() { REDRAW } else { PLAIN_LINE };
             while over.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
                 let Some(stats) = pool.stats() else { break };
+                let _turn = of_thread.lock().unwrap_or_else(PoisonError::into_inner);
                 let state = State::of(&stats, &work, began.elapsed(), board.hold());
                 match &mut screen {
                     Some(screen) => screen.show(&state, &board),
@@ -85,7 +103,17 @@ impl Progress {
             }
         };
         let thread = std::thread::Builder::new().name("progress".to_owned()).spawn(tell).ok();
-        Progress { ends: Some(ends), thread }
+        Progress { ends: Some(ends), thread, turn }
+    }
+
+    /// Clears the screen for whatever else is to be told.
+    pub fn pause(&self) -> Pause<'_> {
+        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let screen = notes::set_screen(None);
+        if let Some(screen) = &screen {
+            let _ = screen.clear();
+        }
+        Pause { screen, _turn: turn }
     }
 }
 
@@ -154,6 +182,7 @@ impl Screen {
         let bar = all.add(ProgressBar::new(work.total()));
         let style = ProgressStyle::with_template("{bar:30} {prefix}\n{msg}");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("━╸─"));
+        notes::set_screen(Some(all.clone()));
         Screen { all, bar, workers: Vec::new() }
     }
 
@@ -202,6 +231,7 @@ impl Screen {
 
     fn clear(self) {
         // What follows is the summary, which says all this in the past tense.
+        notes::set_screen(None);
         let _ = self.all.clear();
     }
 }

@@ -29,8 +29,8 @@ pub struct Options {
 pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
     let Options { input, database, job, json } = options;
     let template = input.template()?;
-    let source = input.open()?;
     let name = job.unwrap_or_else(|| input.job_name());
+    let source = batch::open(&input, &database, &name)?;
     let repository = database.or_new()?;
     let job = batch::job(&repository, &name, template, None)?;
     let fed = batch::store(&repository, &job, &input, source, |_| true)?;

@@ -11,7 +11,9 @@ use crate::canary::{self, Verdict};
 use crate::database::Database;
 use crate::executor::ExecutorOptions;
 use crate::input::Input;
-use crate::trouble::Trouble;
+use crate::print;
+use crate::reading::Read;
+use crate::trouble::{Trouble, code};
 
 #[derive(Args)]
 pub struct Options {
@@ -24,8 +26,8 @@ pub struct Options {
     job: Option<String>,
     #[command(flatten)]
     pool: PoolOptions,
-    /// Runs the first N units alone, shows what they gave and cost and what the rest will cost, and asks
-    #[arg(long, value_name = "N")]
+    /// Runs the first N units alone, shows what they gave and cost and what the rest will cost, and asks whether to go on; without a terminal it stops there
+    #[arg(long, value_name = "N", value_parser = print::positive)]
     canary: Option<usize>,
     /// Goes on after the canary without asking
     #[arg(long)]
@@ -37,23 +39,25 @@ pub struct Options {
 pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
     let Options { input, database, job, pool, canary, yes, executor } = options;
     let template = input.template()?;
-    let source = input.open()?;
     let name = job.unwrap_or_else(|| input.job_name());
     // Whether it can work is known before a file is made.
     executor.make()?;
+    let mut source: Box<dyn Iterator<Item = Read> + Send> = Box::new(batch::open(&input, &database, &name)?);
     let repository = database.or_new()?;
     let job = batch::job(&repository, &name, template, Some(&executor))?;
     let running = Batch::of_job(database, repository, job, pool, executor)?.start()?;
     let mut first = Vec::new();
-    let mut source = source;
     if let Some(count) = canary {
-        let verdict = canary::try_out(&running, &input, &mut source, count, yes, out)?;
-        match verdict {
-            Verdict::GoOn { tried } if input.is_stdin() => first = tried,
-            Verdict::GoOn { .. } => source = input.open()?,
-            Verdict::Stop => return running.end(None, Completion::Stopped, out),
+        match canary::try_out(&running, &input, &mut source, count, yes, out)? {
+            Verdict::GoOn { read } if input.is_stdin() => first = read,
+            Verdict::GoOn { .. } => source = Box::new(input.open()?),
+            Verdict::Stop => {
+                let ended = running.end(None, Completion::Stopped, out)?;
+                // What the canary gave is no batch yet.
+                return Ok(if ended == code::DONE { ExitCode::from(code::NOT_ALL_COMPLETED) } else { ended });
+            }
         }
     }
-    let (fed, completion) = running.feed(&input, first.into_iter().map(Ok).chain(source))?;
+    let (fed, completion) = running.feed(&input, first.into_iter().chain(source))?;
     running.end(Some(fed), completion, out)
 }

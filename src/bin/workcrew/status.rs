@@ -27,7 +27,7 @@ pub struct Options {
     #[arg(long)]
     watch: bool,
     /// How often
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = crate::time::duration, requires = "watch")]
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = crate::time::positive, requires = "watch")]
     every: Duration,
     /// Prints one JSON object per line and job
     #[arg(long)]

@@ -31,6 +31,12 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Ok(total)
 }
 
+/// Reads a duration that leaves some time.
+pub fn positive(text: &str) -> Result<Duration, String> {
+    let read = duration(text)?;
+    if read.is_zero() { Err(format!("`{text}` leaves no time at all")) } else { Ok(read) }
+}
+
 /// Reads `2026-05-01`, `2026-05-01T10:00:00Z`, or how long ago it was: `2h`.
 pub fn moment(text: &str) -> Result<DateTime<Utc>, String> {
     if let Ok(time) = DateTime::parse_from_rfc3339(text) {

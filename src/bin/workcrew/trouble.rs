@@ -60,14 +60,18 @@ impl fmt::Display for Trouble {
     }
 }
 
-/// An error with all its causes.
+/// An error with all its causes. Other people's errors tell their causes themselves, which need not be told twice.
 pub fn told(error: &dyn Error) -> String {
-    let mut text = error.to_string();
+    let mut last = error.to_string();
+    let mut text = last.clone();
     let mut cause = error.source();
     while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
+        let next = error.to_string();
+        if !last.contains(&next) && !next.contains(&last) {
+            text.push_str(": ");
+            text.push_str(&next);
+        }
+        (last, cause) = (next, error.source());
     }
     text
 }
@@ -76,7 +80,7 @@ impl From<io::Error> for Trouble {
     fn from(error: io::Error) -> Trouble {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Trouble::NobodyReads,
-            _ => Trouble::Storage(told(&error)),
+            _ => Trouble::Storage(format!("standard output cannot be written: {}", told(&error))),
         }
     }
 }

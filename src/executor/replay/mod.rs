@@ -51,6 +51,7 @@ use super::{Call, ExecuteError, Executor, WorkResult, kinds};
 use crate::attempt::{Attempt, AttemptResult, FailureKind, Outcome, Provenance};
 use crate::conversation::{Message, from_json};
 use crate::error::RepositoryError;
+use crate::money::{Charge, Money, Tokens};
 use crate::repository::{Archive, PAGE_LIMIT, UnitFilter};
 use crate::unit::{UnitStatus, WorkUnit, shortened};
 
@@ -66,6 +67,9 @@ pub const NOT_ENDED: &str = "replay_not_ended";
 pub const PURGED: &str = "replay_purged";
 /// What is stored cannot be read.
 pub const UNREADABLE: &str = "replay_unreadable";
+
+/// What it is called in the records, and in its bills.
+const NAME: &str = "replay";
 
 /// Answers from what was stored. See the [module](self).
 #[derive(Clone, Debug)]
@@ -106,7 +110,7 @@ impl Replay {
         self
     }
 
-    /// Charges again what was charged then (nothing: nothing is paid).
+    /// Charges again what was charged then (nothing is paid, and the bill says so: `$0.00` for a model called `replay`).
     pub fn with_charges(mut self) -> Replay {
         self.has_charges = true;
         self
@@ -184,8 +188,9 @@ impl Replay {
     /// What the stored attempt left.
     fn result_of(&self, attempt: &Attempt, left: AttemptResult) -> Result<WorkResult, ExecuteError> {
         let json = left.result.map(|raw| from_json(raw.as_bytes())).transpose().map_err(damaged)?;
-        let charges =
-            if self.has_charges { self.archive.charges(attempt.key).map_err(unreadable)? } else { Vec::new() };
+        // Without a bill nobody would know what it cost.
+        let nothing = || vec![Charge::reported(NAME, Tokens::default(), Money::ZERO)];
+        let charges = if self.has_charges { self.archive.charges(attempt.key).map_err(unreadable)? } else { nothing() };
         Ok(WorkResult {
             output: left.output,
             json,
@@ -244,7 +249,7 @@ impl Executor for Replay {
     }
 
     fn name(&self) -> &str {
-        "replay"
+        NAME
     }
 
     /// Which database it answers from, and the version of this crate that the first of its units was executed with.
