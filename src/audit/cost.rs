@@ -129,6 +129,8 @@ fn grouped<'a>(
     charges: &[&'a Charge],
 ) -> Vec<(String, Vec<&'a Charge>)> {
     let name = match by {
+        // What was never begun used none.
+        CostBy::Model if charges.is_empty() && attempt.started_at.is_none() => return Vec::new(),
         CostBy::Model if charges.is_empty() => "(no bill)".to_owned(),
         CostBy::Model => return charges.iter().map(|charge| (charge.model.clone(), vec![*charge])).collect(),
         CostBy::Job => jobs.get(&unit.job_id).cloned().unwrap_or_else(|| unit.job_id.to_string()),

@@ -42,5 +42,7 @@ mod search;
 mod storage;
 mod support;
 mod tidy;
+#[cfg(feature = "cli")]
+mod tour;
 mod upkeep;
 mod workers;

@@ -102,7 +102,7 @@ fn holds_and_pauses_are_told_with_their_reasons_and_what_ends_them() {
     ward.tell(|state| state.holds = vec![OwnerHold::new("the key \nis wrong", None)]);
     let held = ward.finding();
     assert_eq!((held.urgency, held.concern), (Urgency::Now, Concern::Held));
-    assert!(held.what.ends_with(r"starts nothing: the key \u{a}is wrong"), "{held}");
+    assert!(held.what.ends_with(r"starts nothing: the key \nis wrong"), "{held}");
     assert!(held.advice.contains("`workcrew resume`"));
 
     let until = ward.clock.now().wall + TimeDelta::hours(1);
