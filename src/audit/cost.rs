@@ -81,7 +81,7 @@ impl CostGroup {
 /// ```
 /// use workcrew::audit::cost::{CostBy, cost};
 /// use workcrew::repository::UnitFilter;
-/// use workcrew::{Call, Charge, MemoryRepository, Money, NewJob, Repository, Tokens, WorkPool, WorkResult};
+/// use workcrew::{Call, Charge, MemoryRepository, Money, NewJob, NewUnit, Repository, Tokens, WorkPool, WorkResult};
 ///
 /// let repository = MemoryRepository::new();
 /// let job = repository.create_job(&NewJob::named("greetings"))?;
@@ -90,7 +90,7 @@ impl CostGroup {
 ///     Ok(WorkResult::text("Hello"))
 /// };
 /// let pool = WorkPool::builder(job.id, greet, repository.clone()).start()?;
-/// pool.enqueue("ada", "Greet Ada.")?.wait()?;
+/// pool.enqueue(NewUnit::new("ada"), "Greet Ada.")?.wait()?;
 /// let bill = cost(&repository, &UnitFilter::default(), CostBy::Model)?;
 /// assert_eq!((bill.groups[0].name.as_str(), bill.total.cost.to_string()), ("small", "$0.02".to_owned()));
 /// # Ok::<(), Box<dyn std::error::Error>>(())

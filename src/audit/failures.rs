@@ -1,5 +1,6 @@
 //! Why units and attempts failed: grouped by kind, and by what their messages have in common.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
@@ -7,7 +8,7 @@ use serde::Serialize;
 
 use super::list;
 use crate::attempt::Failure;
-use crate::money::Cost;
+use crate::money::{Charge, Cost};
 use crate::repository::{Archive, Result, UnitFilter};
 use crate::unit::{UnitId, UnitStatus};
 
@@ -58,7 +59,7 @@ pub fn failures(archive: &dyn Archive, filter: &UnitFilter) -> Result<Vec<Failur
             let Some(failure) = &attempt.failure else { continue };
             let group = group(&mut groups, failure, attempt.ended_at.unwrap_or(attempt.assigned_at));
             group.attempts += 1;
-            group.cost = group.cost + summary.charges.iter().map(crate::money::Charge::cost).sum();
+            group.cost = group.cost + summary.charges.iter().map(Charge::cost).sum();
             if group.examples.len() < EXAMPLES && !group.examples.contains(&unit.id) {
                 group.examples.push(unit.id.clone());
             }
@@ -73,7 +74,7 @@ pub fn failures(archive: &dyn Archive, filter: &UnitFilter) -> Result<Vec<Failur
         true
     })?;
     let mut groups: Vec<FailureGroup> = groups.into_values().collect();
-    groups.sort_by(|one, other| (other.units, other.attempts).cmp(&(one.units, one.attempts)));
+    groups.sort_by_key(|group| Reverse((group.units, group.attempts)));
     Ok(groups)
 }
 

@@ -156,7 +156,7 @@ impl State {
         }
         words.push(format!("{:.4}", stats.cost));
         if let Some(cost) = forecast.cost.filter(|_| left > 0) {
-            words.push(format!("{:.2} in the end", cost));
+            words.push(format!("{cost:.2} in the end"));
         }
         words.extend(stats.hold.clone().map(|reason| format!("held: {}", line(&reason))).or(hold));
         State { total, completed, failed, ended, words: words.join(", ") }
