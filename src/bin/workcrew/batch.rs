@@ -219,7 +219,7 @@ impl Running {
         } else {
             let (job, db) = (&self.job.name, self.database.as_argument());
             let number = print::number;
-            writeln!(out, "job {}: {} units", workcrew::audit::visible::line(job), number(counts.total()))?;
+            writeln!(out, "job {}: {}", workcrew::audit::visible::line(job), print::count(counts.total(), "unit"))?;
             let ended = [
                 ("completed", counts.completed),
                 ("failed", counts.failed),
@@ -290,10 +290,13 @@ pub fn write_fed(fed: &Fed, out: &mut dyn Write) -> io::Result<()> {
     let number = print::number;
     let mut words = vec![format!("{} new", number(fed.added)), format!("{} known before", number(fed.known))];
     if fed.conflicts > 0 {
-        words.push(format!("{} that contradict known ones", number(fed.conflicts)));
+        words.push(match fed.conflicts {
+            1 => "1 contradicts a known one".to_owned(),
+            units => format!("{} contradict known ones", number(units)),
+        });
     }
     if fed.bad > 0 {
-        words.push(format!("{} that are no units", number(fed.bad)));
+        words.push(if fed.bad == 1 { "1 is no unit".to_owned() } else { format!("{} are no units", number(fed.bad)) });
     }
     writeln!(out, "  read: {}", words.join(", "))
 }

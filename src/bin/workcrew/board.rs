@@ -71,7 +71,10 @@ impl Board {
     pub fn workers(&self) -> Vec<(String, Option<InHand>)> {
         let state = self.state();
         let rows = state.workers.iter().map(|(worker, units)| (worker.clone(), units.first().cloned()));
-        rows.collect()
+        let mut rows: Vec<_> = rows.collect();
+        // So that w10 comes behind w9.
+        rows.sort_by_key(|(worker, _)| worker.len());
+        rows
     }
 
     /// Why nothing is started.

@@ -16,7 +16,7 @@ use workcrew::{PoolHandle, PoolStats};
 use crate::board::Board;
 use crate::notes;
 use crate::print;
-use crate::time::short;
+use crate::time::{self, short};
 
 /// How often the screen is brought up to date.
 const REDRAW: Duration = Duration::from_millis(150);
@@ -26,6 +26,12 @@ const PLAIN_LINE: Duration = Duration::from_secs(5);
 
 /// How many workers have a line of their own. More would not fit.
 const WORKER_LINES: usize = 16;
+
+/// Not in the help: so that scripts, and tests, need not wait for it.
+fn plain_line() -> Duration {
+    let set = std::env::var("WORKCREW_PROGRESS").ok().and_then(|text| time::positive(&text).ok());
+    set.unwrap_or(PLAIN_LINE)
+}
 
 /// What is told while a batch runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +94,7 @@ impl Progress {
         let tell = move || {
             let began = Instant::now();
             let mut screen = std::io::stderr().is_terminal().then(|| Screen::new(&work));
-            let every = if screen.is_some() { REDRAW } else { PLAIN_LINE };
+            let every = if screen.is_some() { REDRAW } else { plain_line() };
             while over.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
                 let Some(stats) = pool.stats() else { break };
                 let _turn = of_thread.lock().unwrap_or_else(PoisonError::into_inner);
@@ -133,6 +139,8 @@ struct State {
     failed: u64,
     ended: u64,
     words: String,
+    /// Why nothing is started.
+    hold: Option<String>,
 }
 
 impl State {
@@ -158,14 +166,15 @@ impl State {
         if let Some(cost) = forecast.cost.filter(|_| left > 0) {
             words.push(format!("{:.2} in the end", cost));
         }
-        words.extend(stats.hold.clone().map(|reason| format!("held: {}", line(&reason))).or(hold));
-        State { total, completed, failed, ended, words: words.join(", ") }
+        let hold = hold.or_else(|| stats.hold.as_ref().map(|reason| format!("held: {}", line(reason))));
+        State { total, completed, failed, ended, words: words.join(", "), hold }
     }
 
     fn in_a_line(&self) -> String {
         let number = print::number;
         let (completed, total) = (number(self.completed), number(self.total));
-        format!("{completed} of {total} completed, {} failed, {}", number(self.failed), self.words)
+        let hold = self.hold.as_ref().map(|hold| format!(", {hold}")).unwrap_or_default();
+        format!("{completed} of {total} completed, {} failed, {}{hold}", number(self.failed), self.words)
     }
 }
 
@@ -180,7 +189,7 @@ impl Screen {
     fn new(work: &Work) -> Screen {
         let all = MultiProgress::new();
         let bar = all.add(ProgressBar::new(work.total()));
-        let style = ProgressStyle::with_template("{bar:30} {prefix}\n{msg}");
+        let style = ProgressStyle::with_template("{prefix} {wide_bar}\n{wide_msg}");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("━╸─"));
         notes::set_screen(Some(all.clone()));
         Screen { all, bar, workers: Vec::new() }
@@ -206,7 +215,7 @@ impl Screen {
                 format!("  {} {unit}{attempt}, {since}: {}", line(worker), in_hand.said)
             }
         });
-        let mut lines: Vec<String> = lines.collect();
+        let mut lines: Vec<String> = state.hold.iter().map(|hold| format!("  {hold}")).chain(lines).collect();
         if workers.len() > WORKER_LINES {
             lines.push(format!("  and {} more workers", workers.len() - WORKER_LINES));
         }
@@ -217,7 +226,9 @@ impl Screen {
     fn set_lines(&mut self, lines: Vec<String>) {
         while self.workers.len() < lines.len() {
             let row = self.all.add(ProgressBar::new_spinner());
-            row.set_style(ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_spinner()));
+            row.set_style(
+                ProgressStyle::with_template("{wide_msg}").unwrap_or_else(|_| ProgressStyle::default_spinner()),
+            );
             self.workers.push(row);
         }
         for row in self.workers.drain(lines.len()..) {
