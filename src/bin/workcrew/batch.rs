@@ -281,9 +281,7 @@ fn without_prompt(repository: &SqliteRepository, job: &Job) -> Result<Option<Str
 
 /// A job as it is written on a command line.
 pub fn job_argument(name: &str) -> String {
-    let is_plain =
-        !name.starts_with('-') && name.chars().all(|sign| sign.is_ascii_alphanumeric() || "._-".contains(sign));
-    if is_plain { format!(" --job {name}") } else { format!(" --job '{}'", name.replace('\'', "'\\''")) }
+    format!(" --job {}", print::word(name))
 }
 
 pub fn write_fed(fed: &Fed, out: &mut dyn Write) -> io::Result<()> {

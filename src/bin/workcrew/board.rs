@@ -7,8 +7,8 @@ use std::time::Instant;
 use workcrew::audit::visible::line;
 use workcrew::{Event, Message, Part};
 
-/// How much of what was said last is shown.
-const SAID_CHARS: usize = 48;
+/// How much of what was said last is kept; as much is shown as fits.
+const SAID_CHARS: usize = 160;
 
 /// What a worker has in hand.
 #[derive(Clone, Debug)]

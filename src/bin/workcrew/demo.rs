@@ -45,7 +45,7 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
     let (fed, completion) = running.feed(&input, source)?;
     let ended = running.end(Some(fed), completion, out)?;
     let db = database.as_argument();
-    writeln!(out, "\nThat is in {} now. Try:", database.db.display())?;
+    writeln!(out, "\nThat is in {} now. Try:", workcrew::audit::visible::line(&database.db.display().to_string()))?;
     writeln!(out, "  workcrew show haiku-001{db}        what was said, attempt by attempt")?;
     writeln!(out, "  workcrew failures{db}              why some attempts failed")?;
     writeln!(out, "  workcrew verify{db}                whether all is as it was written")?;

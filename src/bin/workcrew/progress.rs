@@ -163,7 +163,7 @@ impl State {
             words.push(format!("{} left", short(time)));
         }
         words.push(format!("{:.4}", stats.cost));
-        if let Some(cost) = forecast.cost.filter(|_| left > 0) {
+        if let Some(cost) = forecast.cost.filter(|cost| left > 0 && cost.amount.nanos() > 0) {
             words.push(format!("{:.2} in the end", cost));
         }
         let hold = hold.or_else(|| stats.hold.as_ref().map(|reason| format!("held: {}", line(reason))));
@@ -211,8 +211,9 @@ impl Screen {
                 } else {
                     String::new()
                 };
-                let (unit, since) = (line(&in_hand.unit_id).cut(32), short(in_hand.since.elapsed()));
-                format!("  {} {unit}{attempt}, {since}: {}", line(worker), in_hand.said)
+                let (unit, since) = (line(&in_hand.unit_id).cut(40), short(in_hand.since.elapsed()));
+                let said = if in_hand.said.is_empty() { String::new() } else { format!(": {}", in_hand.said) };
+                format!("  {} {unit}{attempt}, {since}{said}", line(worker))
             }
         });
         let mut lines: Vec<String> = state.hold.iter().map(|hold| format!("  {hold}")).chain(lines).collect();

@@ -57,7 +57,7 @@ fn batch() -> Scene {
         "{\"id\":\"good\",\"prompt\":\"Say yes.\"}\n{\"id\":\"bad\",\"prompt\":\"fail\",\"max_retries\":0}\n",
     );
     let then = "if [ $unit = fail ]; then echo no such page >&2; exit 3; fi; echo yes";
-    is_golden("run", &scene.run_all(&noting("run pages.jsonl", then)).code(1));
+    is_golden("run", &scene.run_all(&noting("run pages.jsonl --workers 1", then)).code(1));
     scene.write(
         "more.jsonl",
         "{\"id\":\"unwanted\",\"prompt\":\"x\"}\n{\"id\":\"waiting\",\"prompt\":\"y\",\"type\":\"page\"}\n",
@@ -66,7 +66,7 @@ fn batch() -> Scene {
     is_golden("cancel", &scene.run("cancel unwanted").well());
     scene.write("priced.csv", "id,thing\np1,tea\np2,sea\n");
     scene.write("ask.txt", "Write about {{ thing }}.");
-    is_golden("run_priced", &scene.run("run priced.csv --template ask.txt --seed 7 --latency 1ms").well());
+    is_golden("run_priced", &scene.run("run priced.csv --template ask.txt --workers 1 --seed 7 --latency 1ms").well());
     scene
 }
 
@@ -100,7 +100,7 @@ fn every_command_prints_what_it_always_printed() {
     ] {
         is_golden(name, &scene.run(line).well());
     }
-    is_golden("resume", &scene.run("resume --job pages").code(1));
+    is_golden("resume", &scene.run("resume --job pages --workers 1").code(1));
     is_golden("demo", &scene.run("demo --units 3 --db d.db").well());
     scene.run("list --db copy.db").well().says("waiting");
 }

@@ -5,6 +5,15 @@ use super::{Ran, Scene};
 /// Clears the screen, sets the title, goes back, turns the direction of writing, hides.
 const HOSTILE: &str = "\\u001b[2J\\u001b]0;title\\u0007\\r\\b\\u009b31m\\u202egnp\\u2066\\u200b\\u007f\\u0085";
 
+/// With which codes the commands below end.
+const CODES: [i32; 45] = [
+    1, 1, 1, 1, 1, 2, 1, 0, 0, 0, 2, 0, 0, 0, 0, 2, 2, 2, 2, 3, 2, 2, 2, 2, 2, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+    0, 0, 2, 2, 0, 0, 0,
+];
+
+/// What of it a name may have.
+const NAME: &str = "\\u202egnp\\u2066\\u200b";
+
 #[track_caller]
 fn is_harmless(line: &str, ran: &Ran) {
     for sign in ran.out.chars().chain(ran.err.chars()) {
@@ -16,13 +25,13 @@ fn is_harmless(line: &str, ran: &Ran) {
 #[test]
 fn nothing_that_a_terminal_obeys_reaches_it_from_any_command() {
     let scene = Scene::new();
-    let job: String = serde_json::from_str(&format!("\"job{}\"", HOSTILE.replace("\\u0000", ""))).unwrap();
-    let id: String = serde_json::from_str(&format!("\"id{HOSTILE}\"")).unwrap();
+    let job: String = serde_json::from_str(&format!("\"job{NAME}\"")).unwrap();
+    let id: String = serde_json::from_str(&format!("\"id{NAME}\"")).unwrap();
     scene.write(
         "u.jsonl",
         format!(
-            "{{\"id\":\"id{HOSTILE}\",\"prompt\":\"p{HOSTILE}\",\"type\":\"t{HOSTILE}\",\"max_retries\":0}}\n\
-             {{\"id\":\"other{HOSTILE}\",\"prompt\":\"x\\n{HOSTILE}\"}}\n{{\"{HOSTILE}\":1}}\n{HOSTILE}\n{{\"id\":\"w{HOSTILE}\"}}\n"
+            "{{\"id\":\"id{NAME}\",\"prompt\":\"p{HOSTILE}\",\"type\":\"t{NAME}\",\"max_retries\":0}}\n\
+             {{\"id\":\"other{NAME}\",\"prompt\":\"x\\n{HOSTILE}\"}}\n{{\"{HOSTILE}\":1}}\n{HOSTILE}\n{{\"id\":\"w{NAME}\"}}\n{{\"id\":\"x{HOSTILE}\",\"prompt\":\"p\"}}\n"
         ),
     );
     let script = "cat; printf '\\033[2J\\033]0;x\\007\\302\\233\\342\\200\\256\\000' | tee /dev/stderr; exit 7";
@@ -77,8 +86,12 @@ fn nothing_that_a_terminal_obeys_reaches_it_from_any_command() {
     ] {
         lines.push(line.split_whitespace().collect());
     }
+    let mut codes = Vec::new();
     for line in lines {
         let ran = scene.run_all(&line);
         is_harmless(&format!("{line:?}"), &ran);
+        codes.push(ran.status.code().unwrap());
     }
+    // It has been through all of it, and not been refused at the door.
+    assert_eq!(codes, CODES);
 }

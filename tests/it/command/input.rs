@@ -1,9 +1,8 @@
 //! Where units come from: files, tables, folders, pipes, and all that can be wrong with them.
 
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
 
-use super::{Scene, Started, noting, tally};
+use super::{Scene, noting, tally};
 
 fn ids(scene: &Scene, line: &str) -> Vec<String> {
     scene.units(line).into_iter().map(|(id, _)| id).collect()
@@ -185,8 +184,7 @@ fn what_may_not_be_read_is_told() {
     allow("secret.jsonl", 0o600);
     allow("", 0o777);
     for name in ["secret", "secret.jsonl"] {
-        let mut command = scene.command(&["run", name]);
-        let ran = Started::of(command.uid(65_534).gid(65_534)).end().code(2);
+        let ran = scene.run_as_nobody(&format!("run {name}")).code(2);
         ran.tells(&format!("units cannot be read from `{name}`: Permission denied"));
     }
 }
