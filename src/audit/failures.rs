@@ -1,5 +1,6 @@
 //! Why units and attempts failed: grouped by kind, and by what their messages have in common.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
@@ -73,7 +74,7 @@ pub fn failures(archive: &dyn Archive, filter: &UnitFilter) -> Result<Vec<Failur
         true
     })?;
     let mut groups: Vec<FailureGroup> = groups.into_values().collect();
-    groups.sort_by(|one, other| (other.units, other.attempts).cmp(&(one.units, one.attempts)));
+    groups.sort_by_key(|group| Reverse((group.units, group.attempts)));
     Ok(groups)
 }
 

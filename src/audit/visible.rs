@@ -27,6 +27,17 @@ pub struct Visible<'a> {
 }
 
 impl Visible<'_> {
+    fn write(&self, out: &mut dyn Write) -> fmt::Result {
+        for sign in self.text.chars() {
+            match sign {
+                '\n' | '\t' if self.keeps_lines => out.write_char(sign)?,
+                sign if is_obeyed(sign) => write!(out, "{}", sign.escape_default())?,
+                sign => out.write_char(sign)?,
+            }
+        }
+        Ok(())
+    }
+
     /// At most so many characters of it, and a sign that there are more.
     pub fn cut(&self, limit: usize) -> String {
         let text = self.to_string();
@@ -43,17 +54,11 @@ impl Visible<'_> {
 impl fmt::Display for Visible<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if f.width().is_some() {
-            let plain = self.to_string();
-            return f.pad(&plain);
+            let mut shown = String::new();
+            self.write(&mut shown)?;
+            return f.pad(&shown);
         }
-        for sign in self.text.chars() {
-            match sign {
-                '\n' | '\t' if self.keeps_lines => f.write_char(sign)?,
-                sign if is_obeyed(sign) => write!(f, "{}", sign.escape_default())?,
-                sign => f.write_char(sign)?,
-            }
-        }
-        Ok(())
+        self.write(f)
     }
 }
 

@@ -38,13 +38,13 @@ pub struct PoolOptions {
     /// How many units are executed at a time
     #[arg(long, value_name = "N", default_value = "4", value_parser = print::positive)]
     workers: usize,
-    /// How long an execution may take
+    /// How long an execution may take, such as 90s or 1h30m
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = time::positive)]
     timeout: Duration,
-    /// Prints one JSON event per line instead of a bar and a summary
+    /// Prints one JSON event per line instead of a bar and a summary; the last one is the summary
     #[arg(long)]
     pub json: bool,
-    /// Tells nothing until the end
+    /// Tells nothing until the summary
     #[arg(long, short)]
     quiet: bool,
 }
@@ -98,7 +98,7 @@ impl Batch {
             });
         let before = self.repository.counts(self.job.id)?;
         if self.kind == Kind::Simulated && !self.options.json && !self.options.quiet {
-            eprintln!("simulated: nothing is asked and nothing is paid (choose with --executor)");
+            notes::tell("simulated: nothing is asked and nothing is paid (choose with --executor)");
         }
         let pool = builder.start()?;
         let interrupt = Interrupt::watch(pool.handle()).map_err(|error| Trouble::Failed(told(&error)))?;

@@ -153,7 +153,7 @@ fn ask(running: &Running, input: &Input) -> Result<bool, Trouble> {
     if input.is_stdin() || !io::stdin().is_terminal() || !io::stderr().is_terminal() {
         return Ok(false);
     }
-    eprint!("go on with the rest? [y/N] ");
+    let _ = write!(io::stderr(), "go on with the rest? [y/N] ");
     let cannot = |error: io::Error| Trouble::Failed(format!("no answer can be read: {error}"));
     let stdin = io::stdin();
     // A signal ends the wait before it is counted.

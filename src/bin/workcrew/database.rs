@@ -45,7 +45,7 @@ impl Database {
 
 #[derive(Args, Clone, Debug)]
 pub struct OfJob {
-    /// Only of this job
+    /// Only of this job; needed where several could be meant
     #[arg(long, value_name = "NAME")]
     pub job: Option<String>,
 }

@@ -19,7 +19,7 @@ pub struct Options {
     /// The database
     #[arg(long, value_name = "FILE", default_value = "demo.db")]
     db: PathBuf,
-    /// How many units
+    /// How many units are run
     #[arg(long, value_name = "N", default_value_t = 40)]
     units: usize,
 }

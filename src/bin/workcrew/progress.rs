@@ -101,7 +101,7 @@ impl Progress {
                 let state = State::of(&stats, &work, began.elapsed(), board.hold());
                 match &mut screen {
                     Some(screen) => screen.show(&state, &board),
-                    None => eprintln!("{}", state.in_a_line()),
+                    None => notes::tell(&state.in_a_line()),
                 }
             }
             if let Some(screen) = screen {
@@ -164,7 +164,7 @@ impl State {
         }
         words.push(format!("{:.4}", stats.cost));
         if let Some(cost) = forecast.cost.filter(|cost| left > 0 && cost.amount.nanos() > 0) {
-            words.push(format!("{:.2} in the end", cost));
+            words.push(format!("{cost:.2} in the end"));
         }
         let hold = hold.or_else(|| stats.hold.as_ref().map(|reason| format!("held: {}", line(reason))));
         State { total, completed, failed, ended, words: words.join(", "), hold }

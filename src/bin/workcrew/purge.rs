@@ -18,7 +18,7 @@ use crate::trouble::{Trouble, code};
 pub struct Options {
     #[command(flatten)]
     database: Database,
-    /// Of units that ended longer ago than that, such as 90d
+    /// How long ago they ended at least, such as 90d
     #[arg(long, value_name = "TIME", value_parser = time::duration)]
     older_than: Duration,
     #[command(flatten)]

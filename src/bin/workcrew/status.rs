@@ -26,7 +26,7 @@ pub struct Options {
     /// Shows it again and again, until Ctrl-C
     #[arg(long)]
     watch: bool,
-    /// How often
+    /// How often it is shown
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = crate::time::positive, requires = "watch")]
     every: Duration,
     /// Prints one JSON object per line and job

@@ -27,8 +27,7 @@ fn one_ctrl_c_lets_what_runs_come_to_its_end_and_leaves_the_rest() {
         let scene = Scene::new();
         let started = in_the_middle(&scene, 9, 2);
         started.signal(signal);
-        // It is heard before anything can end.
-        until("it drains", || !scene.units("").is_empty() && is_stopping(&started));
+        until("it is heard before anything can end", || started.told().contains("stopping"));
         open_gate(&scene);
         let ran = started.end().code(130).tells("stopping: what runs may come to its end; once more ends it at once\n");
         let ran = ran.says("2 completed, 7 left").says("go on: workcrew resume --job u\n");
@@ -41,12 +40,6 @@ fn one_ctrl_c_lets_what_runs_come_to_its_end_and_leaves_the_rest() {
     }
 }
 
-/// Whether the thread that hears signals has heard one: nothing more is started then.
-fn is_stopping(started: &Started) -> bool {
-    let signals = std::fs::read_to_string(format!("/proc/{}/status", started.pid().as_raw_nonzero())).unwrap();
-    signals.lines().any(|line| line == "ShdPnd:\t0000000000000000")
-}
-
 #[test]
 fn a_second_ctrl_c_ends_it_at_once_and_uses_up_no_attempt() {
     let scene = Scene::new();
@@ -54,7 +47,7 @@ fn a_second_ctrl_c_ends_it_at_once_and_uses_up_no_attempt() {
     started.signal(Signal::INT);
     started.signal(Signal::TERM);
     let ran = started.end().code(130).says("0 completed, 5 left");
-    assert!(!is_anybody_in(&scene.path("")), "its children are gone");
+    until("its children are gone", || !is_anybody_in(&scene.path("")));
     assert_eq!(scene.count("PENDING"), 5, "{ran:?}");
     let units = scene.run("list --json").well().json();
     assert!(units.iter().all(|unit| unit["attempts_used"] == 0), "{units:?}");

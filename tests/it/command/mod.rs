@@ -18,7 +18,7 @@ use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -116,15 +116,15 @@ impl Scene {
 /// A command on its way.
 pub(crate) struct Started {
     child: Child,
-    out: Option<JoinHandle<String>>,
-    err: Option<JoinHandle<String>>,
+    out: Heard,
+    err: Heard,
 }
 
 impl Started {
     pub(crate) fn of(command: &mut Command) -> Started {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let out = Some(reader(child.stdout.take().unwrap()));
-        let err = Some(reader(child.stderr.take().unwrap()));
+        let out = Heard::of(child.stdout.take().unwrap());
+        let err = Heard::of(child.stderr.take().unwrap());
         Started { child, out, err }
     }
 
@@ -140,12 +140,16 @@ impl Started {
         kill_process(self.pid(), signal).unwrap();
     }
 
+    /// What it has told on standard error.
+    pub(crate) fn told(&self) -> String {
+        self.err.so_far()
+    }
+
     /// Waits for the end.
     pub(crate) fn end(mut self) -> Ran {
         drop(self.child.stdin.take());
         let status = wait(&mut self.child);
-        let text = |thread: Option<JoinHandle<String>>| thread.unwrap().join().unwrap();
-        Ran { status, out: text(self.out.take()), err: text(self.err.take()) }
+        Ran { status, out: self.out.end(), err: self.err.end() }
     }
 }
 
@@ -156,12 +160,33 @@ impl Drop for Started {
     }
 }
 
-fn reader(mut from: impl Read + Send + 'static) -> JoinHandle<String> {
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        from.read_to_end(&mut bytes).unwrap();
-        String::from_utf8(bytes).unwrap()
-    })
+/// What comes from a process.
+struct Heard {
+    text: Arc<Mutex<Vec<u8>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Heard {
+    fn of(mut from: impl Read + Send + 'static) -> Heard {
+        let text = Arc::<Mutex<Vec<u8>>>::default();
+        let to = Arc::clone(&text);
+        let thread = std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(count @ 1..) = from.read(&mut buffer) {
+                to.lock().unwrap().extend_from_slice(&buffer[..count]);
+            }
+        });
+        Heard { text, thread: Some(thread) }
+    }
+
+    fn so_far(&self) -> String {
+        String::from_utf8(self.text.lock().unwrap().clone()).unwrap()
+    }
+
+    fn end(&mut self) -> String {
+        self.thread.take().unwrap().join().unwrap();
+        self.so_far()
+    }
 }
 
 /// Waits for the end of a process, and kills one that does not come to it.

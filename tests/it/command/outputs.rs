@@ -72,3 +72,17 @@ fn nothing_to_write_to_is_no_trouble() {
         assert_eq!(wait(&mut shell.spawn().unwrap()).code(), Some(0), "{line}");
     }
 }
+
+#[test]
+fn whoever_cannot_be_told_of_trouble_is_no_reason_to_stop() {
+    let scene = Scene::new();
+    scene.write("u.jsonl", "nonsense\n{\"id\":\"a\",\"prompt\":\"p\"}\n");
+    let full = || File::options().write(true).open("/dev/full").unwrap();
+    let code = |line: &str| {
+        let mut command = scene.command(&line.split_whitespace().collect::<Vec<_>>());
+        wait(&mut command.stdout(Stdio::null()).stderr(full()).env("WORKCREW_PROGRESS", "1ms").spawn().unwrap()).code()
+    };
+    assert_eq!(code("run u.jsonl --latency 20ms"), Some(1));
+    assert_eq!(scene.count("COMPLETED"), 1);
+    assert_eq!((code("show nobody"), code("list --db none.db")), (Some(2), Some(3)));
+}
