@@ -35,7 +35,7 @@ pub struct Visible<'a> {
 }
 
 impl Visible<'_> {
-    fn write_to(&self, out: &mut dyn Write) -> fmt::Result {
+    fn write(&self, out: &mut dyn Write) -> fmt::Result {
         for sign in self.text.chars() {
             match sign {
                 '\n' | '\t' if self.keeps_lines => out.write_char(sign)?,
@@ -61,12 +61,12 @@ impl Visible<'_> {
 
 impl fmt::Display for Visible<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if f.width().is_none() {
-            return self.write_to(f);
+        if f.width().is_some() {
+            let mut shown = String::new();
+            self.write(&mut shown)?;
+            return f.pad(&shown);
         }
-        let mut shown = String::new();
-        self.write_to(&mut shown)?;
-        f.pad(&shown)
+        self.write(f)
     }
 }
 

@@ -26,6 +26,9 @@ impl<R: BufRead> Table<R> {
         let names = reader.headers().map_err(|error| header(error.to_string()))?;
         let columns: Vec<String> =
             names.iter().map(|name| name.trim_start_matches('\u{feff}').trim().to_owned()).collect();
+        if columns.is_empty() {
+            return Err(header("it is empty".to_owned()));
+        }
         if !columns.iter().any(|name| name == ID) {
             return Err(header(format!("it has no column `{ID}`, but: {}", columns.join(", "))));
         }

@@ -3,6 +3,8 @@
 
 mod affinity_stress;
 mod children;
+#[cfg(feature = "cli")]
+mod command;
 mod commands;
 mod concurrency;
 mod conformance;

@@ -38,13 +38,13 @@ pub struct PoolOptions {
     /// How many units are executed at a time
     #[arg(long, value_name = "N", default_value = "4", value_parser = print::positive)]
     workers: usize,
-    /// How long an execution may take
+    /// How long an execution may take, such as 90s or 1h30m
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = time::positive)]
     timeout: Duration,
-    /// Prints one JSON event per line instead of a bar and a summary
+    /// Prints one JSON event per line instead of a bar and a summary; the last one is the summary
     #[arg(long)]
     pub json: bool,
-    /// Tells nothing until the end
+    /// Tells nothing until the summary
     #[arg(long, short)]
     quiet: bool,
 }
@@ -98,7 +98,7 @@ impl Batch {
             });
         let before = self.repository.counts(self.job.id)?;
         if self.kind == Kind::Simulated && !self.options.json && !self.options.quiet {
-            eprintln!("simulated: nothing is asked and nothing is paid (choose with --executor)");
+            notes::tell("simulated: nothing is asked and nothing is paid (choose with --executor)");
         }
         let pool = builder.start()?;
         let interrupt = Interrupt::watch(pool.handle()).map_err(|error| Trouble::Failed(told(&error)))?;
@@ -219,7 +219,7 @@ impl Running {
         } else {
             let (job, db) = (&self.job.name, self.database.as_argument());
             let number = print::number;
-            writeln!(out, "job {}: {} units", workcrew::audit::visible::line(job), number(counts.total()))?;
+            writeln!(out, "job {}: {}", workcrew::audit::visible::line(job), print::count(counts.total(), "unit"))?;
             let ended = [
                 ("completed", counts.completed),
                 ("failed", counts.failed),
@@ -281,19 +281,20 @@ fn without_prompt(repository: &SqliteRepository, job: &Job) -> Result<Option<Str
 
 /// A job as it is written on a command line.
 pub fn job_argument(name: &str) -> String {
-    let is_plain =
-        !name.starts_with('-') && name.chars().all(|sign| sign.is_ascii_alphanumeric() || "._-".contains(sign));
-    if is_plain { format!(" --job {name}") } else { format!(" --job '{}'", name.replace('\'', "'\\''")) }
+    format!(" --job {}", print::word(name))
 }
 
 pub fn write_fed(fed: &Fed, out: &mut dyn Write) -> io::Result<()> {
     let number = print::number;
     let mut words = vec![format!("{} new", number(fed.added)), format!("{} known before", number(fed.known))];
     if fed.conflicts > 0 {
-        words.push(format!("{} that contradict known ones", number(fed.conflicts)));
+        words.push(match fed.conflicts {
+            1 => "1 contradicts a known one".to_owned(),
+            units => format!("{} contradict known ones", number(units)),
+        });
     }
     if fed.bad > 0 {
-        words.push(format!("{} that are no units", number(fed.bad)));
+        words.push(if fed.bad == 1 { "1 is no unit".to_owned() } else { format!("{} are no units", number(fed.bad)) });
     }
     writeln!(out, "  read: {}", words.join(", "))
 }

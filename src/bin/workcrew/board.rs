@@ -7,8 +7,8 @@ use std::time::Instant;
 use workcrew::audit::visible::line;
 use workcrew::{Event, Message, Part};
 
-/// How much of what was said last is shown.
-const SAID_CHARS: usize = 48;
+/// How much of what was said last is kept; as much is shown as fits.
+const SAID_CHARS: usize = 160;
 
 /// What a worker has in hand.
 #[derive(Clone, Debug)]
@@ -71,7 +71,10 @@ impl Board {
     pub fn workers(&self) -> Vec<(String, Option<InHand>)> {
         let state = self.state();
         let rows = state.workers.iter().map(|(worker, units)| (worker.clone(), units.first().cloned()));
-        rows.collect()
+        let mut rows: Vec<_> = rows.collect();
+        // So that w10 comes behind w9.
+        rows.sort_by_key(|(worker, _)| worker.len());
+        rows
     }
 
     /// Why nothing is started.

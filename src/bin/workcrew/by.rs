@@ -5,10 +5,10 @@ use workcrew::repository::By;
 
 #[derive(Args, Clone, Debug)]
 pub struct Who {
-    /// Who asks for it, for the journal (the user who is logged in)
+    /// Who asks for it, for the journal [default: the user who is logged in]
     #[arg(long, value_name = "NAME")]
     by: Option<String>,
-    /// Why, for the journal (the command as it was given)
+    /// Why, for the journal [default: the command as it was given]
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 }

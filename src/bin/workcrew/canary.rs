@@ -3,6 +3,7 @@
 use std::io::{self, BufRead, IsTerminal, Write};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use serde_json::json;
 use workcrew::audit::forecast::{Forecast, SoFar};
 use workcrew::audit::visible::line;
@@ -152,16 +153,14 @@ fn ask(running: &Running, input: &Input) -> Result<bool, Trouble> {
     if input.is_stdin() || !io::stdin().is_terminal() || !io::stderr().is_terminal() {
         return Ok(false);
     }
-    eprint!("go on with the rest? [y/N] ");
+    let _ = write!(io::stderr(), "go on with the rest? [y/N] ");
     let cannot = |error: io::Error| Trouble::Failed(format!("no answer can be read: {error}"));
     let stdin = io::stdin();
-    while poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&LOOK)).is_ok_and(|ready| ready == 0) {
+    // A signal ends the wait before it is counted.
+    while let Ok(0) | Err(Errno::INTR) = poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&LOOK)) {
         if running.is_interrupted() {
             return Ok(false);
         }
-    }
-    if running.is_interrupted() {
-        return Ok(false);
     }
     let mut answer = String::new();
     stdin.lock().read_line(&mut answer).map_err(cannot)?;

@@ -12,8 +12,10 @@ use crate::trouble::{Trouble, code};
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 enum By {
+    /// The job
     #[default]
     Job,
+    /// The model
     Model,
     /// What the units are now
     Status,
@@ -30,7 +32,7 @@ pub struct Options {
     /// What it is grouped by
     #[arg(long, value_enum, default_value_t)]
     by: By,
-    /// Prints JSON
+    /// Prints one JSON object: groups, total, unpriced_models; amounts are in billionths of a dollar
     #[arg(long)]
     json: bool,
 }

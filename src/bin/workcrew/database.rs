@@ -8,6 +8,7 @@ use workcrew::repository::UnitFilter;
 use workcrew::repository::sqlite::SqliteArchive;
 use workcrew::{Archive, Job, SqliteRepository};
 
+use crate::print;
 use crate::trouble::Trouble;
 
 #[derive(Args, Clone, Debug)]
@@ -37,20 +38,14 @@ impl Database {
 
     /// As it is written on a command line.
     pub fn as_argument(&self) -> String {
-        let path = self.db.display().to_string();
-        match path.as_str() {
-            "batch.db" => String::new(),
-            path if path.contains(|sign: char| !(sign.is_ascii_alphanumeric() || "._-/".contains(sign))) => {
-                format!(" --db '{}'", path.replace('\'', "'\\''"))
-            }
-            path => format!(" --db {path}"),
-        }
+        let is_default = self.db.as_os_str() == "batch.db" && std::env::var_os("WORKCREW_DB").is_none();
+        if is_default { String::new() } else { format!(" --db {}", print::word(&self.db.display().to_string())) }
     }
 }
 
 #[derive(Args, Clone, Debug)]
 pub struct OfJob {
-    /// Only of this job
+    /// Only of this job; needed where several could be meant
     #[arg(long, value_name = "NAME")]
     pub job: Option<String>,
 }

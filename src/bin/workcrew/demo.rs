@@ -19,7 +19,7 @@ pub struct Options {
     /// The database
     #[arg(long, value_name = "FILE", default_value = "demo.db")]
     db: PathBuf,
-    /// How many units
+    /// How many units are run
     #[arg(long, value_name = "N", default_value_t = 40)]
     units: usize,
 }
@@ -45,7 +45,7 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
     let (fed, completion) = running.feed(&input, source)?;
     let ended = running.end(Some(fed), completion, out)?;
     let db = database.as_argument();
-    writeln!(out, "\nThat is in {} now. Try:", database.db.display())?;
+    writeln!(out, "\nThat is in {} now. Try:", workcrew::audit::visible::line(&database.db.display().to_string()))?;
     writeln!(out, "  workcrew show haiku-001{db}        what was said, attempt by attempt")?;
     writeln!(out, "  workcrew failures{db}              why some attempts failed")?;
     writeln!(out, "  workcrew report{db} -o demo.html   all of it as a page to open in a browser")?;

@@ -30,11 +30,11 @@ pub enum Kind {
 #[derive(Args, Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ExecutorOptions {
-    /// What executes the units (simulated, unless the job was made with another)
+    /// What executes the units [default: what the job was made with, or `command` with a program behind --, or `simulated`]
     #[arg(long, value_enum, help_heading = "Executor")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub executor: Option<Kind>,
-    /// The model
+    /// The model that is asked
     #[arg(long, value_name = "M", help_heading = "Executor")]
     #[serde(skip_serializing_if = "Option::is_none")]
     model: Option<String>,
@@ -46,15 +46,15 @@ pub struct ExecutorOptions {
     #[arg(long, value_name = "DIR", help_heading = "Executor")]
     #[serde(skip_serializing_if = "Option::is_none")]
     cwd: Option<PathBuf>,
-    /// A variable of this environment that is passed on; several are told one by one
+    /// Passes a variable of this environment on; give it again for several
     #[arg(long = "pass-env", value_name = "NAME", help_heading = "Executor")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pass_env: Vec<String>,
-    /// Ends an execution that says nothing for so long
+    /// Ends an execution that has said nothing for so long, such as 5m
     #[arg(long, value_name = "TIME", value_parser = time::positive, help_heading = "Executor")]
     #[serde(skip_serializing_if = "Option::is_none")]
     silence: Option<Duration>,
-    /// A further argument for the agent's program, as --agent-arg=--flag; several are told one by one
+    /// A further argument for the agent's program, written as --agent-arg=--flag; give it again for several
     #[arg(long = "agent-arg", value_name = "ARG", allow_hyphen_values = true, help_heading = "Executor")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     agent_args: Vec<String>,
@@ -78,7 +78,7 @@ pub struct ExecutorOptions {
     #[arg(long, value_name = "MODE", help_heading = "Executor")]
     #[serde(skip_serializing_if = "Option::is_none")]
     sandbox: Option<String>,
-    /// Which chances the simulation takes
+    /// Where the simulation's chance begins: the same number, the same answers
     #[arg(long, value_name = "N", help_heading = "Executor")]
     #[serde(skip_serializing_if = "Option::is_none")]
     seed: Option<u64>,
@@ -94,7 +94,7 @@ pub struct ExecutorOptions {
     #[arg(long, value_name = "FILE", help_heading = "Executor")]
     #[serde(skip_serializing_if = "Option::is_none")]
     from: Option<PathBuf>,
-    /// For --executor command: the program and its arguments
+    /// The program that executes the units, and its arguments: the prompt is its input, its output the answer
     #[arg(last = true, value_name = "PROGRAM ARGS")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     command: Vec<String>,

@@ -21,7 +21,7 @@ pub struct Options {
     database: Database,
     #[command(flatten)]
     job: OfJob,
-    /// How many groups
+    /// How many groups are shown at most
     #[arg(long, short = 'n', value_name = "N", default_value_t = 20)]
     limit: usize,
     /// Prints one JSON object per line

@@ -28,10 +28,10 @@ pub struct Input {
     /// A template for the prompts, filled in from each unit's payload: {{ field }}
     #[arg(long, value_name = "FILE")]
     pub template: Option<PathBuf>,
-    /// Ends at the first line that is no unit or contradicts one that is there, instead of running the rest
+    /// Ends at the first line that is no unit or contradicts one that is there, instead of going on with the rest; what was stored before it stays
     #[arg(long)]
     pub strict: bool,
-    /// How often a unit is tried again unless it says so itself
+    /// How often a unit is tried again, unless its line says so
     #[arg(long, value_name = "N", default_value_t = NewUnit::DEFAULT_MAX_RETRIES)]
     pub retries: u32,
 }

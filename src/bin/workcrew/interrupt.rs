@@ -23,10 +23,11 @@ impl Interrupt {
         let listen = move || {
             for _ in signals.forever() {
                 let first = count.fetch_add(1, Ordering::SeqCst) == 0;
+                // First, since nobody may be there any more to be told.
+                pool.stop(if first { Stop::Drain } else { Stop::Now });
                 if first {
                     notes::tell("stopping: what runs may come to its end; once more ends it at once");
                 }
-                pool.stop(if first { Stop::Drain } else { Stop::Now });
             }
         };
         std::thread::Builder::new().name("signals".to_owned()).spawn(listen)?;

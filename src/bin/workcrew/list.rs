@@ -64,7 +64,7 @@ pub struct Meant {
     pub database: Database,
     #[command(flatten)]
     pub job: OfJob,
-    /// Only in this status; several may be given
+    /// Only in this status; give it again for several
     #[arg(long, value_enum)]
     status: Vec<Status>,
     /// Only those that failed in this way, such as timed_out
@@ -76,22 +76,22 @@ pub struct Meant {
     /// Only with this in their names
     #[arg(long, value_name = "TEXT")]
     id: Option<String>,
-    /// Only if an attempt used this model
+    /// Only those of which an attempt used this model
     #[arg(long, value_name = "M")]
     model: Option<String>,
-    /// Only if an attempt was made by this worker
+    /// Only those of which an attempt was made by this worker
     #[arg(long, value_name = "NAME")]
     worker: Option<String>,
-    /// Only if they ended (or came, if they have not ended) since then: a day, a time, or how long ago
+    /// Only those that ended since then, or came if they have not ended: a day, a time, or how long ago, such as 2h
     #[arg(long, value_name = "TIME", value_parser = time::moment)]
     since: Option<DateTime<Utc>>,
-    /// Only if they ended (or came) before then
+    /// Only those that ended before then, or came if they have not ended
     #[arg(long, value_name = "TIME", value_parser = time::moment)]
     until: Option<DateTime<Utc>>,
-    /// How many
+    /// How many are listed at most
     #[arg(long, short = 'n', value_name = "N", default_value_t = 50)]
     limit: usize,
-    /// How many come before the first
+    /// How many are skipped before the first
     #[arg(long, value_name = "N", default_value_t = 0)]
     offset: usize,
     /// Prints one JSON object per line
@@ -103,10 +103,10 @@ pub struct Meant {
 pub struct Options {
     #[command(flatten)]
     meant: Meant,
-    /// What they are sorted by
+    /// What they are sorted by; those that have none of it come last
     #[arg(long, value_enum, default_value_t)]
     sort: By,
-    /// The other way round
+    /// Sorts the other way round
     #[arg(long)]
     reverse: bool,
 }

@@ -138,7 +138,7 @@ fn main() -> ExitCode {
         }
         Err(trouble) => {
             let _ = out.flush();
-            eprintln!("workcrew: {trouble}");
+            let _ = writeln!(io::stderr(), "workcrew: {trouble}");
             trouble.code()
         }
     }

@@ -10,7 +10,7 @@ use crate::trouble::{Trouble, code};
 
 #[derive(Args)]
 pub struct Options {
-    /// Of this command alone
+    /// The command whose page it is [default: the page of all of them]
     #[arg(value_name = "COMMAND")]
     command: Option<String>,
 }

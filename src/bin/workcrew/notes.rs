@@ -1,5 +1,6 @@
 //! What is told on standard error while a screen may be drawn there: the screen makes room for it.
 
+use std::io::{self, Write};
 use std::sync::{Mutex, PoisonError};
 
 use indicatif::MultiProgress;
@@ -15,7 +16,8 @@ pub fn set_screen(screen: Option<MultiProgress>) -> Option<MultiProgress> {
 /// Tells a line, made harmless.
 pub fn tell(text: &str) {
     let screen = SCREEN.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let print = || eprintln!("{}", line(text));
+    // A terminal that was closed, or a full disk, is no reason to stop.
+    let print = || drop(writeln!(io::stderr(), "{}", line(text)));
     match screen {
         Some(screen) => screen.suspend(print),
         None => print(),

@@ -97,6 +97,23 @@ pub fn number(number: u64) -> String {
     text
 }
 
+/// A word as a shell reads it, and as nothing obeys it.
+pub fn word(text: &str) -> String {
+    let is_plain = |sign: char| sign.is_ascii_alphanumeric() || "._-/".contains(sign);
+    if !text.is_empty() && !text.starts_with('-') && text.chars().all(is_plain) {
+        return text.to_owned();
+    }
+    if !text.chars().any(is_obeyed) {
+        return format!("'{}'", text.replace('\'', "'\\''"));
+    }
+    let escaped = text.chars().map(|sign| match sign {
+        '\'' | '\\' => format!("\\{sign}"),
+        sign if is_obeyed(sign) => format!("\\U{:08x}", u32::from(sign)),
+        sign => sign.to_string(),
+    });
+    format!("$'{}'", escaped.collect::<String>())
+}
+
 /// Reads a number from 1.
 pub fn positive(text: &str) -> Result<usize, String> {
     let number = text.parse().ok().filter(|&number: &usize| number > 0);
@@ -126,6 +143,12 @@ mod tests {
         table.write(&mut out).unwrap();
         let text = "ID            N  WHAT\na             1  short\nbé\\u{1b}  1,000  much …\n";
         assert_eq!(String::from_utf8(out).unwrap(), text);
+    }
+
+    #[test]
+    fn a_word_is_written_as_a_shell_reads_it() {
+        let words = ["a-1.db", "", "-x", "it's", "a b", "\u{202e}'\\x"].map(word);
+        assert_eq!(words, ["a-1.db", "''", "'-x'", "'it'\\''s'", "'a b'", "$'\\U0000202e\\'\\\\x'"]);
     }
 
     #[test]

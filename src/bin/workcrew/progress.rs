@@ -16,7 +16,7 @@ use workcrew::{PoolHandle, PoolStats};
 use crate::board::Board;
 use crate::notes;
 use crate::print;
-use crate::time::short;
+use crate::time::{self, short};
 
 /// How often the screen is brought up to date.
 const REDRAW: Duration = Duration::from_millis(150);
@@ -26,6 +26,12 @@ const PLAIN_LINE: Duration = Duration::from_secs(5);
 
 /// How many workers have a line of their own. More would not fit.
 const WORKER_LINES: usize = 16;
+
+/// Not in the help: so that scripts, and tests, need not wait for it.
+fn plain_line() -> Duration {
+    let set = std::env::var("WORKCREW_PROGRESS").ok().and_then(|text| time::positive(&text).ok());
+    set.unwrap_or(PLAIN_LINE)
+}
 
 /// What is told while a batch runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,14 +94,14 @@ impl Progress {
         let tell = move || {
             let began = Instant::now();
             let mut screen = std::io::stderr().is_terminal().then(|| Screen::new(&work));
-            let every = if screen.is_some() { REDRAW } else { PLAIN_LINE };
+            let every = if screen.is_some() { REDRAW } else { plain_line() };
             while over.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
                 let Some(stats) = pool.stats() else { break };
                 let _turn = of_thread.lock().unwrap_or_else(PoisonError::into_inner);
                 let state = State::of(&stats, &work, began.elapsed(), board.hold());
                 match &mut screen {
                     Some(screen) => screen.show(&state, &board),
-                    None => eprintln!("{}", state.in_a_line()),
+                    None => notes::tell(&state.in_a_line()),
                 }
             }
             if let Some(screen) = screen {
@@ -133,6 +139,8 @@ struct State {
     failed: u64,
     ended: u64,
     words: String,
+    /// Why nothing is started.
+    hold: Option<String>,
 }
 
 impl State {
@@ -155,17 +163,18 @@ impl State {
             words.push(format!("{} left", short(time)));
         }
         words.push(format!("{:.4}", stats.cost));
-        if let Some(cost) = forecast.cost.filter(|_| left > 0) {
+        if let Some(cost) = forecast.cost.filter(|cost| left > 0 && cost.amount.nanos() > 0) {
             words.push(format!("{cost:.2} in the end"));
         }
-        words.extend(stats.hold.clone().map(|reason| format!("held: {}", line(&reason))).or(hold));
-        State { total, completed, failed, ended, words: words.join(", ") }
+        let hold = hold.or_else(|| stats.hold.as_ref().map(|reason| format!("held: {}", line(reason))));
+        State { total, completed, failed, ended, words: words.join(", "), hold }
     }
 
     fn in_a_line(&self) -> String {
         let number = print::number;
         let (completed, total) = (number(self.completed), number(self.total));
-        format!("{completed} of {total} completed, {} failed, {}", number(self.failed), self.words)
+        let hold = self.hold.as_ref().map(|hold| format!(", {hold}")).unwrap_or_default();
+        format!("{completed} of {total} completed, {} failed, {}{hold}", number(self.failed), self.words)
     }
 }
 
@@ -180,7 +189,7 @@ impl Screen {
     fn new(work: &Work) -> Screen {
         let all = MultiProgress::new();
         let bar = all.add(ProgressBar::new(work.total()));
-        let style = ProgressStyle::with_template("{bar:30} {prefix}\n{msg}");
+        let style = ProgressStyle::with_template("{prefix} {wide_bar}\n{wide_msg}");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("━╸─"));
         notes::set_screen(Some(all.clone()));
         Screen { all, bar, workers: Vec::new() }
@@ -202,11 +211,12 @@ impl Screen {
                 } else {
                     String::new()
                 };
-                let (unit, since) = (line(&in_hand.unit_id).cut(32), short(in_hand.since.elapsed()));
-                format!("  {} {unit}{attempt}, {since}: {}", line(worker), in_hand.said)
+                let (unit, since) = (line(&in_hand.unit_id).cut(40), short(in_hand.since.elapsed()));
+                let said = if in_hand.said.is_empty() { String::new() } else { format!(": {}", in_hand.said) };
+                format!("  {} {unit}{attempt}, {since}{said}", line(worker))
             }
         });
-        let mut lines: Vec<String> = lines.collect();
+        let mut lines: Vec<String> = state.hold.iter().map(|hold| format!("  {hold}")).chain(lines).collect();
         if workers.len() > WORKER_LINES {
             lines.push(format!("  and {} more workers", workers.len() - WORKER_LINES));
         }
@@ -217,7 +227,9 @@ impl Screen {
     fn set_lines(&mut self, lines: Vec<String>) {
         while self.workers.len() < lines.len() {
             let row = self.all.add(ProgressBar::new_spinner());
-            row.set_style(ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_spinner()));
+            row.set_style(
+                ProgressStyle::with_template("{wide_msg}").unwrap_or_else(|_| ProgressStyle::default_spinner()),
+            );
             self.workers.push(row);
         }
         for row in self.workers.drain(lines.len()..) {

@@ -20,7 +20,7 @@ pub struct Options {
     database: Database,
     #[command(flatten)]
     job: OfJob,
-    /// Of units that ended longer ago than that, such as 90d
+    /// How long ago they ended at least, such as 90d
     #[arg(long, value_name = "TIME", value_parser = time::duration)]
     older_than: Duration,
     /// Writes the file anew afterwards, so that nothing of it can be found in there by other means; nobody may work on it meanwhile

@@ -21,7 +21,7 @@ pub struct Options {
     input: Input,
     #[command(flatten)]
     database: Database,
-    /// The job that the units belong to (the name of the file)
+    /// The job that the units belong to [default: the name of the file without its ending, or `batch`]
     #[arg(long, value_name = "NAME")]
     job: Option<String>,
     #[command(flatten)]

@@ -26,7 +26,7 @@ pub struct Options {
     /// Shows it again and again, until Ctrl-C
     #[arg(long)]
     watch: bool,
-    /// How often
+    /// How often it is shown
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = crate::time::positive, requires = "watch")]
     every: Duration,
     /// Prints one JSON object per line and job
@@ -60,7 +60,7 @@ fn write(archive: &SqliteArchive, job: &Job, out: &mut dyn Write) -> Result<(), 
     let counts = archive.counts(job.id)?;
     let running = active(archive, Some(job.id))?;
     let cost = archive.costs(Some(job.id))?.total();
-    writeln!(out, "job {}: {} units, {}", line(&job.name), number(counts.total()), print::cost(cost))?;
+    writeln!(out, "job {}: {}, {}", line(&job.name), print::count(counts.total(), "unit"), print::cost(cost))?;
     let words = [
         ("completed", counts.completed),
         ("failed", counts.failed),

@@ -115,6 +115,9 @@ impl From<FindError> for Trouble {
 
 impl From<SourceError> for Trouble {
     fn from(error: SourceError) -> Trouble {
+        if let SourceError::UnknownFormat { .. } = error {
+            return Trouble::Usage(format!("{error} with --format"));
+        }
         Trouble::Usage(told(&error))
     }
 }

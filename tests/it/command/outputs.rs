@@ -1,0 +1,88 @@
+//! Where the output goes: to somebody who reads no further, to a full disk, to nobody.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use super::{Scene, wait};
+
+const COMMANDS: [&str; 11] = [
+    "list --json -n 1000",
+    "list -n 1000",
+    "show long",
+    "show long --json",
+    "show long --raw",
+    "jobs",
+    "status",
+    "cost",
+    "failures",
+    "verify",
+    "man",
+];
+
+fn scene() -> Scene {
+    let scene = Scene::new();
+    scene.write("long.jsonl", format!("{{\"id\":\"long\",\"prompt\":\"{}\"}}\n", "word\\n".repeat(60_000)));
+    scene.run("run long.jsonl -q -- cat").well();
+    scene.write_units("u.jsonl", 800);
+    scene.run("queue u.jsonl").well();
+    scene
+}
+
+#[test]
+fn whoever_reads_only_the_first_line_hears_no_complaint() {
+    let scene = scene();
+    for line in COMMANDS {
+        let mut command = scene.command(&line.split_whitespace().collect::<Vec<_>>());
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(File::create(scene.path("err")).unwrap()).spawn().unwrap();
+        let mut first = String::new();
+        BufReader::with_capacity(64, child.stdout.take().unwrap()).read_line(&mut first).unwrap();
+        assert!(!first.is_empty());
+        assert_eq!(wait(&mut child).code(), Some(0), "{line}");
+        assert_eq!(scene.read("err"), "", "{line}");
+    }
+    // The longest fill a pipe, so they have met its end.
+    assert!(scene.run("show long --raw").out.len() > 200_000 && scene.run("list --json -n 1000").out.len() > 70_000);
+}
+
+#[test]
+fn a_full_disk_is_an_error_that_is_told() {
+    let scene = scene();
+    let commands =
+        COMMANDS.into_iter().chain(["completions bash", "resume --job long", "queue u.jsonl", "backup copy.db"]);
+    for line in commands {
+        let mut command = scene.command(&line.split_whitespace().collect::<Vec<_>>());
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let mut child = command.stdout(full).stderr(File::create(scene.path("err")).unwrap()).spawn().unwrap();
+        assert_eq!(wait(&mut child).code(), Some(3), "{line}: {}", scene.read("err"));
+        let err = scene.read("err");
+        let told = err.lines().last().unwrap();
+        assert!(told.starts_with("workcrew: standard output cannot be written: "), "{line}: {err}");
+    }
+}
+
+#[test]
+fn nothing_to_write_to_is_no_trouble() {
+    let scene = scene();
+    for line in COMMANDS {
+        let closed = format!("exec {} {line} >&- 2>&-", super::WORKCREW);
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", &closed]).current_dir(scene.path("")).env_clear();
+        assert_eq!(wait(&mut shell.spawn().unwrap()).code(), Some(0), "{line}");
+    }
+}
+
+#[test]
+fn whoever_cannot_be_told_of_trouble_is_no_reason_to_stop() {
+    let scene = Scene::new();
+    scene.write("u.jsonl", "nonsense\n{\"id\":\"a\",\"prompt\":\"p\"}\n");
+    let full = || File::options().write(true).open("/dev/full").unwrap();
+    let code = |line: &str| {
+        let mut command = scene.command(&line.split_whitespace().collect::<Vec<_>>());
+        wait(&mut command.stdout(Stdio::null()).stderr(full()).env("WORKCREW_PROGRESS", "1ms").spawn().unwrap()).code()
+    };
+    assert_eq!(code("run u.jsonl --latency 20ms"), Some(1));
+    assert_eq!(scene.count("COMPLETED"), 1);
+    assert_eq!((code("show nobody"), code("list --db none.db")), (Some(2), Some(3)));
+}

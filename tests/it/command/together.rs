@@ -1,0 +1,73 @@
+//! Several processes on one database: those that queue, those that execute, and those that change their minds.
+
+use rustix::process::Signal;
+
+use super::{Scene, noting, tally, until};
+
+#[test]
+fn workers_share_what_another_process_queues_and_end_well_when_they_are_told() {
+    let scene = Scene::new();
+    scene.write_units("u.jsonl", 1);
+    scene.run("queue u.jsonl --job shared").well();
+    let workers = [(); 2].map(|()| scene.start(&noting("worker --workers 1 -q", "echo done")));
+    until("the first is done", || scene.count("COMPLETED") == 1);
+    scene.write_units("u.jsonl", 60);
+    scene.run("queue u.jsonl --job shared").well().says("read: 59 new, 1 known before");
+    until("all are done", || scene.count("COMPLETED") == 60);
+    for worker in workers {
+        worker.signal(Signal::TERM);
+        worker.end().well();
+    }
+    assert_eq!(tally(&scene.read("log")).into_values().collect::<Vec<_>>(), [1; 60]);
+    let owners: std::collections::BTreeSet<_> =
+        scene.run("list --json -n 100").json().iter().map(|unit| unit["attempts"][0]["owner"].as_i64()).collect();
+    assert_eq!(owners.len(), 2, "both have worked");
+    scene.run("verify").well();
+}
+
+#[test]
+fn what_runs_is_seen_and_cancelled_from_another_process() {
+    let scene = Scene::new();
+    scene.write_units("u.jsonl", 2);
+    let started = scene.start(&noting("run u.jsonl --workers 1", "[ $unit = u0002 ] || while :; do sleep 0.01; done"));
+    until("the first runs", || scene.read("log") == "u0001\n");
+    let pid = started.pid().as_raw_nonzero();
+    let status = scene.run("status").well().says("1 running, 1 waiting");
+    assert!(status.out.contains(&format!("pid {pid}")) && status.out.contains("u0001"), "{status:?}");
+    scene
+        .run("cancel u0001 --by eve --reason enough")
+        .well()
+        .says("u0001: is being executed: its worker is asked to stop");
+    let ran = started.end();
+    assert_eq!(
+        scene.units("").into_iter().map(|(_, status)| status).collect::<Vec<_>>(),
+        ["CANCELLED", "COMPLETED"],
+        "{ran:?}"
+    );
+    scene.run("show u0001").well().says("by eve: enough");
+    scene.run("cancel u0001").well().says("u0001: had ended: CANCELLED");
+    assert_eq!(ran.status.code(), Some(0), "what was cancelled was wanted so");
+}
+
+#[test]
+fn units_come_back_by_name_by_status_and_by_the_way_they_failed() {
+    let scene = Scene::new();
+    scene.write_units("u.jsonl", 4);
+    let script = "case $unit in u0001) while :; do sleep 0.01; done;; u0002) exit 3;; u0003) echo ok;; esac; exit 4";
+    let arguments = noting("run u.jsonl --workers 4 --retries 0 --timeout 400ms", script);
+    scene.run_all(&arguments).code(1);
+    let kinds: Vec<_> = scene.run("list --json").json().iter().map(|unit| unit["failure"]["kind"].clone()).collect();
+    assert_eq!(kinds[0], "timed_out");
+    scene.run("requeue --error timed_out --reason slow").well().says("1 unit brought back");
+    scene.run("show u0001").well().says("by ada: slow");
+    scene.run("requeue u0002").well().says("u0002: PENDING");
+    scene.run("show u0002").well().says("by ada: workcrew requeue u0002");
+    scene.run("cancel u0001 u0002").well();
+    scene.run("requeue --status cancelled --job u").well().says("2 units brought back");
+    scene.run("requeue --status failed --by bob").well().says("2 units brought back");
+    assert_eq!(scene.count("PENDING"), 4);
+    scene.run("cancel --status pending --job u").well().says("u0004: CANCELLED");
+    assert_eq!(scene.count("CANCELLED"), 4);
+    scene.run("requeue u0001 --error x").code(2);
+    scene.run("verify").well();
+}
