@@ -110,7 +110,9 @@ impl Writer<'_> {
         if let Some(failure) = &unit.failure {
             writeln!(self.out, "  failure   {}", line(&failure.to_string()))?;
         }
-        writeln!(self.out, "  cost      {}, {} tokens", unit.cost, unit.tokens.total())?;
+        if unit.cost != Cost::default() || unit.tokens.total() > 0 {
+            writeln!(self.out, "  cost      {}, {} tokens", unit.cost, unit.tokens.total())?;
+        }
         writeln!(self.out, "  created   {}", unit.created_at.format("%F %T%.3f UTC"))?;
         if let Some(at) = unit.completed_at {
             writeln!(self.out, "  ended     {}", at.format("%F %T%.3f UTC"))?;
@@ -150,7 +152,10 @@ impl Writer<'_> {
         let outcome = attempt.outcome.map_or("is being made", |outcome| outcome.name());
         let seconds =
             attempt.execution_time().map(|time| format!(" after {:.2} s", time.as_secs_f64())).unwrap_or_default();
-        let cost: Cost = self.archive.charges(attempt.key)?.iter().map(Charge::cost).sum();
+        let charges = self.archive.charges(attempt.key)?;
+        let cost: Cost = charges.iter().map(Charge::cost).sum();
+        // What nobody has told is not nothing.
+        let cost = if charges.is_empty() { "no bill".to_owned() } else { cost.to_string() };
         let worker = line(attempt.worker_id.as_str());
         writeln!(self.out, "\nattempt {} on {worker}: {outcome}{seconds}, {cost}", attempt.key.number)?;
         if let Some(failure) = &attempt.failure {

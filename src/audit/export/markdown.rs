@@ -28,7 +28,9 @@ impl Export<'_> {
             item(out, "Ended", completed_at.to_rfc3339())?;
         }
         item(out, "Attempts", unit.attempt_count)?;
-        spent(out, &unit.tokens, unit.cost)?;
+        if unit.cost != Cost::default() || unit.tokens.total() > 0 {
+            spent(out, &unit.tokens, unit.cost)?;
+        }
         if let Some(purged_at) = unit.purged_at {
             item(out, "Contents removed", purged_at.to_rfc3339())?;
         }
@@ -74,7 +76,11 @@ impl Export<'_> {
         }
         let charges = self.archive.charges(attempt.key)?;
         let tokens = charges.iter().fold(Tokens::default(), |sum, charge| sum + charge.tokens);
-        spent(out, &tokens, charges.iter().map(Charge::cost).sum())?;
+        // What nobody has told is not nothing.
+        match charges.is_empty() {
+            true => item(out, "Cost", "no bill")?,
+            false => spent(out, &tokens, charges.iter().map(Charge::cost).sum())?,
+        }
         if let Some(failure) = &attempt.failure {
             item(out, "Failed", code(failure.kind.as_str()))?;
             block(out, "", &failure.message)?;

@@ -28,5 +28,5 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
     } else {
         writeln!(out, "{}", visible(diagnosis.to_string().trim_end()))?;
     }
-    Ok(if diagnosis.findings.is_empty() { code::DONE } else { ExitCode::from(code::NOT_ALL_COMPLETED) })
+    Ok(if diagnosis.is_well() { code::DONE } else { ExitCode::from(code::NOT_ALL_COMPLETED) })
 }

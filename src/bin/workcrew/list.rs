@@ -165,7 +165,12 @@ fn row(unit: &UnitSummary, now: DateTime<Utc>) -> [String; 7] {
         unit.status.to_string(),
         unit.attempts.len().to_string(),
         unit.duration(now).map(short).unwrap_or_default(),
-        if unit.attempts.is_empty() { String::new() } else { print::cost(unit.cost()) },
+        match (unit.charges().next(), unit.last_attempt()) {
+            (Some(_), _) => print::cost(unit.cost()),
+            // What nobody has told is not nothing.
+            (None, Some(last)) if last.started_at.is_some() => "no bill".to_owned(),
+            (None, _) => String::new(),
+        },
         unit.completed_at.map(stamp).unwrap_or_default(),
         unit.failure.as_ref().map(ToString::to_string).unwrap_or_default(),
     ]

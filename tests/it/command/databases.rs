@@ -7,7 +7,20 @@ use std::path::Path;
 use super::{Ran, Scene, Started};
 
 /// Commands that only look.
-const READERS: [&str; 8] = ["jobs", "status", "list", "show haiku-001", "cost", "slow", "failures", "verify"];
+const READERS: [&str; 12] = [
+    "jobs",
+    "status",
+    "list",
+    "show haiku-001",
+    "search haiku",
+    "cost",
+    "slow",
+    "failures",
+    "export",
+    "report -o -",
+    "verify",
+    "doctor",
+];
 
 /// Commands that change what is there.
 const WRITERS: [&str; 6] =
@@ -100,7 +113,9 @@ fn a_damaged_database_is_told_in_a_line_and_verify_says_what_is_damaged() {
     let mut bytes = fs::read(scene.path("batch.db")).unwrap();
     bytes[16 * 1024..].fill(0x5a);
     fs::write(scene.path("batch.db"), &bytes).unwrap();
-    for line in all().filter(|line| !line.starts_with("verify") && !line.starts_with("backup")) {
+    // Those that look for damage go on in spite of it, and say what they found.
+    let in_spite_of_it = |line: &str| ["verify", "doctor", "report"].iter().any(|name| line.starts_with(name));
+    for line in all().filter(|line| !in_spite_of_it(line) && !line.starts_with("backup")) {
         let ran = scene.run(&format!("{line} --db batch.db"));
         let told = ran.err.matches("malformed").count();
         is_refused(ran, "database disk image is malformed");
@@ -125,10 +140,13 @@ fn who_may_only_read_can_look_and_is_told_so_if_more_is_wanted() {
     for folder in [0o777, 0o555] {
         allow("kept", folder);
         let before = fs::read(scene.path("kept/batch.db")).unwrap();
-        for line in READERS {
+        for line in READERS.into_iter().filter(|line| *line != "doctor") {
             as_nobody(&format!("{line} --db kept/batch.db")).well();
         }
-        for line in WRITERS.into_iter().chain(BRINGERS) {
+        // That anybody can read it is something to be told.
+        as_nobody("doctor --db kept/batch.db").code(1).says("kept/batch.db");
+        // A copy is made elsewhere.
+        for line in WRITERS.into_iter().chain(BRINGERS).filter(|line| !line.starts_with("backup")) {
             is_refused(
                 as_nobody(&format!("{line} --db kept/batch.db")),
                 "cannot be written; it can be opened for reading",

@@ -3,41 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::{Ran, Scene, noting};
-
-/// Text without what differs from time to time: moments, durations, process ids, and how wide columns are.
-fn settled(text: &str) -> String {
-    let mut settled = String::new();
-    for line in text.lines() {
-        settled.push_str(&" ".repeat(line.len() - line.trim_start().len()));
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let mut told: Vec<String> = Vec::new();
-        for word in words {
-            let core = word.trim_end_matches([',', ':', ';']);
-            let rest = &word[core.len()..];
-            let is_number =
-                |text: &str| !text.is_empty() && text.chars().all(|sign| sign.is_ascii_digit() || sign == '.');
-            let is_day = core.len() == 10 && core.split('-').count() == 3 && is_number(&core.replace('-', ""));
-            let is_clock = core.len() >= 8 && core.split(':').count() == 3 && is_number(&core.replace(':', ""));
-            let is_span = matches!(core, "ms" | "s") && told.last().is_some_and(|word| is_number(word));
-            if is_span {
-                told.pop();
-            }
-            told.push(if is_span {
-                format!("<span>{rest}")
-            } else if is_day {
-                format!("<day>{rest}")
-            } else if is_clock {
-                format!("<clock>{rest}")
-            } else {
-                word.to_owned()
-            });
-        }
-        settled.push_str(&told.join(" "));
-        settled.push('\n');
-    }
-    settled
-}
+use super::{Ran, Scene, noting, settled};
 
 #[track_caller]
 fn is_golden(name: &str, ran: &Ran) {
@@ -92,6 +58,11 @@ fn every_command_prints_what_it_always_printed() {
         ("failures", "failures"),
         ("slow", "slow --id waiting"),
         ("verify", "verify"),
+        ("search", "search yes"),
+        ("search_all", "search tea --in prompt --in tool --all -n 3"),
+        ("search_nothing", "search nosuchword"),
+        ("export", "export good --format markdown"),
+        ("report", "report -o report.html"),
         ("backup", "backup copy.db"),
         ("requeue", "requeue bad"),
         ("requeue_status", "requeue --status cancelled --job pages"),
@@ -125,6 +96,11 @@ fn what_is_printed_as_json_parses_line_by_line_and_has_its_fields() {
     all("failures --json", 1, &["kind", "shape", "units", "attempts", "cost", "latest", "examples"]);
     let bill = all("cost --json", 1, &["groups", "total", "unpriced_models"]);
     assert_eq!(bill[0]["groups"].as_array().unwrap().len(), 2);
+    all("search yes --json", 1, &["unit_id", "place", "kind", "snippet", "score"]);
+    all("export", 6, &["format", "id", "status", "attempts"]);
+    all("verify --json", 1, &["units", "findings"]);
+    let diagnosis = scene.run("doctor --json").code(1).json();
+    assert_eq!(diagnosis[0]["findings"][0]["concern"], "NOBODY_WORKS");
     let shown = scene.run("show good --json").well().json();
     assert_eq!(shown[0]["unit"]["output"], "yes");
     assert_eq!(shown[1]["attempt"]["outcome"], "COMPLETED");

@@ -6,9 +6,9 @@ use super::{Ran, Scene};
 const HOSTILE: &str = "\\u001b[2J\\u001b]0;title\\u0007\\r\\b\\u009b31m\\u202egnp\\u2066\\u200b\\u007f\\u0085";
 
 /// With which codes the commands below end.
-const CODES: [i32; 45] = [
+const CODES: [i32; 50] = [
     1, 1, 1, 1, 1, 2, 1, 0, 0, 0, 2, 0, 0, 0, 0, 2, 2, 2, 2, 3, 2, 2, 2, 2, 2, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-    0, 0, 2, 2, 0, 0, 0,
+    0, 0, 0, 0, 0, 0, 0, 2, 2, 0, 0, 0,
 ];
 
 /// What of it a name may have.
@@ -77,6 +77,11 @@ fn nothing_that_a_terminal_obeys_reaches_it_from_any_command() {
         "cost --by model",
         "failures",
         "failures --json",
+        "search x",
+        "search x --json --all",
+        "doctor",
+        "doctor --json",
+        "verify --head --conversations",
         "verify",
         "resume",
         "worker",

@@ -113,6 +113,44 @@ impl Scene {
     }
 }
 
+/// Text without what differs from time to time: moments, durations, process ids, and how wide columns are.
+pub(crate) fn settled(text: &str) -> String {
+    let mut settled = String::new();
+    for line in text.lines() {
+        settled.push_str(&" ".repeat(line.len() - line.trim_start().len()));
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let mut told: Vec<String> = Vec::new();
+        for word in words {
+            let core = word.trim_end_matches([',', ':', ';']);
+            let rest = &word[core.len()..];
+            let is_number =
+                |text: &str| !text.is_empty() && text.chars().all(|sign| sign.is_ascii_digit() || sign == '.');
+            let is_day = core.len() == 10 && core.split('-').count() == 3 && is_number(&core.replace('-', ""));
+            let is_clock = core.len() >= 8 && core.split(':').count() == 3 && is_number(&core.replace(':', ""));
+            let is_moment = core.contains('T') && core.ends_with("+00:00");
+            let is_spent = core.strip_suffix("ms").is_some_and(is_number);
+            let is_span = matches!(core, "ms" | "s") && told.last().is_some_and(|word| is_number(word));
+            if is_span {
+                told.pop();
+            }
+            told.push(if is_span || is_spent {
+                format!("<span>{rest}")
+            } else if is_moment {
+                format!("<moment>{rest}")
+            } else if is_day {
+                format!("<day>{rest}")
+            } else if is_clock {
+                format!("<clock>{rest}")
+            } else {
+                word.to_owned()
+            });
+        }
+        settled.push_str(&told.join(" "));
+        settled.push('\n');
+    }
+    settled
+}
+
 /// A command on its way.
 pub(crate) struct Started {
     child: Child,
