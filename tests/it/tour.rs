@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use crate::command::settled;
 use crate::support::folder;
 
 /// A command of the tour and what it is said to print.
@@ -27,27 +28,6 @@ fn steps() -> Vec<Step> {
     steps
 }
 
-/// A line without what differs between two runs: times, and the room that they take.
-fn steady(line: &str) -> String {
-    let is_time = |word: &str| {
-        let is_stamp =
-            word.len() >= 8 && word.contains([':', '-']) && word.starts_with(|sign: char| sign.is_ascii_digit());
-        is_stamp || matches!(word, "ms" | "s" | "UTC")
-    };
-    let mut kept: Vec<&str> = Vec::new();
-    for word in line.split_whitespace() {
-        if is_time(word) {
-            if matches!(word, "ms" | "s") || word.starts_with("s,") {
-                kept.pop();
-            }
-            continue;
-        }
-        kept.push(word);
-    }
-    kept.retain(|word| !word.ends_with("ms") && *word != "s,");
-    kept.join(" ")
-}
-
 #[test]
 fn what_the_readme_shows_is_what_the_command_prints() {
     let place = folder();
@@ -62,9 +42,9 @@ fn what_the_readme_shows_is_what_the_command_prints() {
         let ran =
             Command::new("sh").args(["-c", &program]).current_dir(&place).env_remove("WORKCREW_DB").output().unwrap();
         let printed = String::from_utf8(ran.stdout).unwrap();
-        let mut printed: Vec<String> = printed.lines().map(steady).collect();
-        let mut shown: Vec<String> = output.iter().map(|line| steady(line)).collect();
-        if let Some(cut) = shown.iter().position(|line| line == "[...]") {
+        let (printed, shown) = (settled(&printed), settled(&output.join("\n")));
+        let (mut printed, mut shown): (Vec<&str>, Vec<&str>) = (printed.lines().collect(), shown.lines().collect());
+        if let Some(cut) = shown.iter().position(|line| *line == "[...]") {
             shown.truncate(cut);
             printed.truncate(cut);
         }
