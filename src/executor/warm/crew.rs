@@ -6,7 +6,7 @@
 //! ```text
 //!   a call wants a process of a key
 //!     ├─ one of that key is idle ─────────────────────────────────▶ it gets that
-//!     ├─ one of that session is busy, starting or ending ─────────▶ it waits for that
+//!     ├─ one of that session is busy, starting, ending or promised ▶ it waits for that
 //!     ├─ there is a free place ───────────────────────────────────▶ it gets the place, and starts one
 //!     ├─ another one is idle ─▶ that is told to end, its place is promised ─▶ it gets the place once that is gone
 //!     └─ else ────────────────────────────────────────────────────▶ it waits in line
@@ -336,7 +336,10 @@ impl<D: Dialect> Crew<D> {
         let mut state = self.lock();
         let promised_to = state.members.remove(&number).and_then(|member| member.promised_to);
         let waits = |waiter: &Waiter<D::Memory>| Some(waiter.ticket) == promised_to && waiter.grant.is_none();
-        if let Some(place) = state.waiters.iter().position(waits) {
+        // Its session may have got a process meanwhile, for which it waits then.
+        if let Some(place) = state.waiters.iter().position(waits)
+            && !state.has_session(&state.waiters[place].key)
+        {
             state.grant_place(place);
         }
         self.deal(&mut state);

@@ -12,11 +12,18 @@ impl<Memory> State<Memory> {
         self.members.values().any(|member| member.promised_to == Some(ticket))
     }
 
-    /// Whether somebody waits for a place, and not for a process that is there, and was not promised one.
+    /// Whether the one process of the session that a key names is there, or somebody who waits was promised the place for it.
+    pub(super) fn has_session(&self, key: &ProcessKey) -> bool {
+        self.members.values().any(|member| member.is_of_session(key)) || self.is_session_promised(key)
+    }
+
+    fn is_session_promised(&self, key: &ProcessKey) -> bool {
+        key.session.is_some() && self.waiters.iter().any(|waiter| waiter.key == *key && self.is_promised(waiter.ticket))
+    }
+
+    /// Whether somebody waits for a place, and not for a process that is there or will be, and was not promised one.
     pub(super) fn needs_place(&self, waiter: &Waiter<Memory>) -> bool {
-        waiter.grant.is_none()
-            && !self.is_promised(waiter.ticket)
-            && !self.members.values().any(|member| member.is_of_session(&waiter.key))
+        waiter.grant.is_none() && !self.is_promised(waiter.ticket) && !self.has_session(&waiter.key)
     }
 
     /// Gives those who wait for a process of a key one that is there, the one that was used last.
@@ -63,6 +70,8 @@ impl<Memory> State<Memory> {
                 // It is there, and will not do: nobody else wants it either.
                 Some((&number, Member { hands: Hands::Idle(process), .. })) if !process.is_lost() => Some(number),
                 Some(_) => continue,
+                // It is about to be started by whoever came before.
+                None if self.is_session_promised(&key) => continue,
                 None if self.members.len() < max_workers => {
                     self.grant_place(place);
                     continue;

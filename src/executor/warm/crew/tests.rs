@@ -79,14 +79,40 @@ fn cat() -> ChildCommand {
     ChildCommand { input: Input::Open, ..ChildCommand::new("cat") }
 }
 
+/// A crew without a keeper: what goes is gone only when the test says so.
+fn unkept(max_workers: usize) -> Arc<Crew<Mute>> {
+    Arc::new(Crew::new(Mute, Keep::up_to(max_workers)).unwrap())
+}
+
 fn crew() -> Arc<Crew<Mute>> {
-    let crew = Arc::new(Crew::new(Mute, Keep::up_to(1)).unwrap());
+    let crew = unkept(1);
     crew.have_keeper().unwrap();
     crew
 }
 
 fn wait(crew: &Crew<Mute>) -> u64 {
-    crew.stand_in_line(&ProcessKey::default(), None, &Arc::default()).0
+    wait_for(crew, &ProcessKey::default())
+}
+
+fn wait_for(crew: &Crew<Mute>, key: &ProcessKey) -> u64 {
+    crew.stand_in_line(key, None, &Arc::default()).0
+}
+
+fn key(session: &str) -> ProcessKey {
+    ProcessKey { session: Some(session.to_owned()), ..ProcessKey::default() }
+}
+
+/// A crew of two that are idle and were started without a key.
+fn two_idle() -> Arc<Crew<Mute>> {
+    let crew = unkept(2);
+    let those = [wait(&crew), wait(&crew)].map(|ticket| process(&crew, ticket));
+    those.into_iter().for_each(|process| crew.give_back(process, Fate::Idle));
+    crew
+}
+
+/// Those that are on their way out.
+fn leaving(crew: &Crew<Mute>) -> Vec<u64> {
+    crew.lock().leaving.iter().map(|leaving| leaving.process.number).collect()
 }
 
 /// A process that is up, in the place that somebody has got.
@@ -140,4 +166,41 @@ fn nobody_waits_for_what_a_thread_has_that_was_left_behind() {
     over.recv_timeout(LONG).expect("it is still over");
     left_behind.give_back(held, Fate::Idle);
     assert_eq!(left_behind.count(), 0);
+}
+
+#[test]
+fn a_session_has_one_process_also_while_the_place_for_it_is_only_promised() {
+    let (crew, ada) = (two_idle(), key("ada"));
+    let (first, second) = (wait_for(&crew, &ada), wait_for(&crew, &ada));
+    assert_eq!(leaving(&crew), [1], "one has to go, not both");
+    crew.free(1);
+    let held = process(&crew, first);
+    assert!(crew.take_grant(second).is_none(), "it waits for the one of its session");
+    crew.give_back(held, Fate::Idle);
+    assert!(matches!(crew.take_grant(second), Some(Grant::Process(process)) if process.number == 3));
+}
+
+#[test]
+fn who_waits_for_the_place_of_a_session_gets_it_also_if_the_one_before_goes() {
+    let (crew, ada) = (two_idle(), key("ada"));
+    let (first, second) = (wait_for(&crew, &ada), wait_for(&crew, &ada));
+    crew.leave_line(first);
+    crew.free(1);
+    assert!(matches!(crew.take_grant(second), Some(Grant::Place(3))));
+}
+
+#[test]
+fn a_place_that_was_promised_is_not_used_for_a_session_that_has_its_process_by_now() {
+    let (crew, ada) = (two_idle(), key("ada"));
+    let first = wait_for(&crew, &ada);
+    // One that was started for another is asked in the session.
+    let mut state = crew.lock();
+    let other = state.members.get_mut(&2).unwrap();
+    let Hands::Idle(held) = std::mem::replace(&mut other.hands, Hands::Call) else { panic!("it is idle") };
+    other.asked_for = Some(ada);
+    drop(state);
+    crew.free(1);
+    assert!(crew.take_grant(first).is_none(), "it waits for that one");
+    crew.give_back(held, Fate::Idle);
+    assert!(matches!(crew.take_grant(first), Some(Grant::Place(3))));
 }
