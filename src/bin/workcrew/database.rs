@@ -1,6 +1,8 @@
 //! Which database, and which of its jobs.
 
-use std::path::PathBuf;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use workcrew::audit::questions::all_jobs;
@@ -34,6 +36,21 @@ impl Database {
     /// To put something in, also if it is not there yet.
     pub fn or_new(&self) -> Result<SqliteRepository, Trouble> {
         Ok(SqliteRepository::open(&self.db)?)
+    }
+
+    /// Refuses a file to be written that is the database or belongs to it, under whatever name.
+    pub fn spare(&self, path: &Path) -> Result<(), Trouble> {
+        let same = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
+        let wanted = same(path);
+        for ending in ["", "-wal", "-shm", ".search"] {
+            let mut own = self.db.as_os_str().to_owned();
+            own.push(ending);
+            if wanted.is_some() && wanted == same(Path::new(&own)) {
+                let (path, own) = (path.display(), Path::new(&own).display());
+                return Err(Trouble::usage(format!("`{path}` is not written: it is the database's own `{own}`")));
+            }
+        }
+        Ok(())
     }
 
     /// As it is written on a command line.

@@ -69,18 +69,21 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
         eprintln!("{} in {}", count(written, "unit"), folder.display());
         return Ok(code::DONE);
     }
+    // Who is not there is told before a file is emptied.
+    let job = options.job.job.as_deref();
+    let units = options.units.iter().map(|id| find(&archive, job, id)).collect::<Result<Vec<_>, _>>()?;
     let mut file = None;
     if let Some(path) = &options.output {
+        options.database.spare(path)?;
         let cannot = |error| Trouble::usage(format!("`{}` cannot be written: {error}", path.display()));
         file = Some(BufWriter::new(File::create(path).map_err(cannot)?));
     }
     let to: &mut dyn Write = file.as_mut().map_or(out, |file| file);
-    if options.units.is_empty() {
+    if units.is_empty() {
         export.write(format, to).map_err(trouble)?;
     }
-    for id in &options.units {
-        let unit = find(&archive, options.job.job.as_deref(), id)?;
-        export.write_unit(format, unit.job_id, id, to).map_err(trouble)?;
+    for unit in units {
+        export.write_unit(format, unit.job_id, unit.id.as_str(), to).map_err(trouble)?;
     }
     to.flush()?;
     Ok(code::DONE)

@@ -44,6 +44,7 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
         report::write(&archive, &wanted, out).map_err(trouble)?;
         return Ok(code::DONE);
     }
+    options.database.spare(&options.output)?;
     let written = write_file(&archive, &wanted, &options.output)?;
     let path = options.output.display().to_string();
     writeln!(out, "{}: {}", line(&path), count(written.units, "unit"))?;

@@ -242,3 +242,28 @@ fn the_database_may_be_named_by_the_environment() {
     let ran = Started::of(scene.command(&["run", "units.jsonl"]).env("WORKCREW_DB", "there.db")).end().well();
     assert!(scene.path("there.db").exists() && !scene.path("batch.db").exists(), "{ran:?}");
 }
+
+#[test]
+fn nothing_else_is_written_where_the_database_is_and_nothing_emptied_for_a_unit_that_is_not_there() {
+    let scene = Scene::new();
+    scene.run("demo --db batch.db --units 2").well();
+    scene.run("search haiku").well();
+    std::os::unix::fs::symlink("batch.db", scene.path("link")).unwrap();
+    fs::hard_link(scene.path("batch.db.search"), scene.path("index")).unwrap();
+    let before = fs::read(scene.path("batch.db")).unwrap();
+    for (line, own) in [
+        ("report -o batch.db", "batch.db"),
+        ("export -o batch.db", "batch.db"),
+        ("export --format markdown -o link", "batch.db"),
+        ("report -o ./link", "batch.db"),
+        ("report -o index", "batch.db.search"),
+    ] {
+        scene.run(line).code(2).tells(&format!("it is the database's own `{own}`"));
+    }
+    assert_eq!(fs::read(scene.path("batch.db")).unwrap(), before);
+    scene.write("kept.jsonl", "kept");
+    scene.run("export nobody -o kept.jsonl").code(2);
+    assert_eq!(scene.read("kept.jsonl"), "kept");
+    scene.run("export haiku-001 -o kept.jsonl").well();
+    assert!(scene.read("kept.jsonl").contains("haiku-001"));
+}
