@@ -199,8 +199,17 @@ impl Running {
         self.interrupt.is_asked()
     }
 
-    /// Stops the pool, and says what came of it.
+    /// Stops the pool, and says what came of it, by its code also to whoever reads nothing any more.
     pub fn end(self, fed: Option<Fed>, completion: Completion, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
+        let mut told = Vec::new();
+        let code = self.conclude(fed, completion, &mut told)?;
+        match out.write_all(&told).map_err(Trouble::from) {
+            Ok(()) | Err(Trouble::NobodyReads) => Ok(code),
+            Err(trouble) => Err(trouble),
+        }
+    }
+
+    fn conclude(self, fed: Option<Fed>, completion: Completion, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
         let summary = self.pool.stop(Stop::Drain)?;
         drop(self.progress);
         let counts = self.repository.counts(self.job.id)?;

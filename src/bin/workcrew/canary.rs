@@ -52,7 +52,7 @@ pub fn try_out(
     let mut goes_on = false;
     if !running.is_interrupted() {
         // Counting them stores nothing. What comes over a pipe can be read only once.
-        let left = (!input.is_stdin()).then(|| source.filter(Result::is_ok).count() as u64);
+        let left = (!input.is_read_once()).then(|| source.filter(Result::is_ok).count() as u64);
         let ended = units.iter().filter(|unit| unit.status.is_terminal()).count() as u64;
         let spent = units.iter().fold(Cost::default(), |spent, unit| spent + unit.cost);
         let so_far = SoFar { ended, left: left.unwrap_or(0), elapsed: began.elapsed(), spent };

@@ -41,6 +41,11 @@ impl Input {
         self.units.as_os_str() == "-"
     }
 
+    /// Whether it can be read only once, such as a pipe, also one that has a path.
+    pub fn is_read_once(&self) -> bool {
+        self.is_stdin() || std::fs::metadata(&self.units).is_ok_and(|found| !found.is_file() && !found.is_dir())
+    }
+
     /// Opens it, from its beginning.
     pub fn open(&self) -> Result<UnitSource, Trouble> {
         let format = self.format.map(|written| match written {

@@ -124,12 +124,16 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     // Not locked: events are printed from the threads of the pool.
     let mut out = io::BufWriter::new(io::stdout());
-    let done = run(cli.command, &mut out).and_then(|code| {
-        out.flush()?;
-        Ok(code)
+    let done = run(cli.command, &mut out).and_then(|code| match out.flush().map_err(Trouble::from) {
+        // What came of it is told by its code all the same.
+        Ok(()) | Err(Trouble::NobodyReads) => Ok(code),
+        Err(trouble) => Err(trouble),
     });
     match done {
-        Ok(code) => code,
+        Ok(code) => {
+            let (_, _) = out.into_parts();
+            code
+        }
         // Such as of `| head`: whoever does not read any more has seen enough.
         Err(Trouble::NobodyReads) => {
             // Nor is what is left in the buffer for anybody.

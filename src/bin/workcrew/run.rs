@@ -49,10 +49,14 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
     let mut first = Vec::new();
     if let Some(count) = canary {
         match canary::try_out(&running, &input, &mut source, count, yes, out)? {
-            Verdict::GoOn { read } if input.is_stdin() => first = read,
+            Verdict::GoOn { read } if input.is_read_once() => first = read,
             Verdict::GoOn { .. } => source = Box::new(input.open()?),
             Verdict::Stop => {
+                let is_interrupted = running.is_interrupted();
                 let ended = running.end(None, Completion::Stopped, out)?;
+                if is_interrupted {
+                    return Ok(ExitCode::from(code::INTERRUPTED));
+                }
                 // What the canary gave is no batch yet.
                 return Ok(if ended == code::DONE { ExitCode::from(code::NOT_ALL_COMPLETED) } else { ended });
             }

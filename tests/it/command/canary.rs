@@ -1,7 +1,9 @@
 //! `--canary`: a few units first.
 
+use std::process::Command;
+
 use super::screen::Terminal;
-use super::{Scene, noting, tally};
+use super::{Scene, WORKCREW, noting, tally};
 
 fn scene() -> Scene {
     let scene = Scene::new();
@@ -77,6 +79,18 @@ fn whoever_interrupts_instead_of_answering_does_not_go_on() {
     let mut terminal = Terminal::start(scene.command(&noting("run u.jsonl --canary 2", "echo ok")), 100, 30);
     terminal.wait_for("go on with the rest? [y/N]");
     terminal.signal(rustix::process::Signal::INT);
-    assert_eq!(terminal.end().code(), Some(1));
+    assert_eq!(terminal.end().code(), Some(130));
     assert_eq!(executed(&scene), [1; 2]);
+}
+
+#[test]
+fn a_pipe_that_has_a_path_is_read_once_and_nothing_of_it_is_lost() {
+    let scene = scene();
+    let ran = Command::new("bash")
+        .args(["-c", "\"$0\" run <(cat u.jsonl) --format jsonl --canary 2 --yes --job piped -- cat", WORKCREW])
+        .current_dir(scene.path(""))
+        .output()
+        .unwrap();
+    assert!(ran.status.success(), "{ran:?}");
+    assert_eq!(scene.count("COMPLETED"), 6, "{ran:?}");
 }

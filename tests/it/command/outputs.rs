@@ -47,6 +47,18 @@ fn whoever_reads_only_the_first_line_hears_no_complaint() {
 }
 
 #[test]
+fn how_a_batch_ended_is_told_by_its_code_also_if_nobody_reads_it() {
+    let scene = Scene::new();
+    scene.write_units("u.jsonl", 2);
+    for line in ["run u.jsonl -- false", "run u.jsonl --json -- false"] {
+        let mut command = scene.command(&line.split_whitespace().collect::<Vec<_>>());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        drop(child.stdout.take());
+        assert_eq!(wait(&mut child).code(), Some(1), "{line}");
+    }
+}
+
+#[test]
 fn a_full_disk_is_an_error_that_is_told() {
     let scene = scene();
     let commands =
