@@ -64,6 +64,13 @@ CREATE VIRTUAL TABLE words USING fts5 (text, content = '', contentless_delete = 
 INSERT INTO words (words, rank) VALUES ('hashsize', 16777216);
 ";
 
+/// How often, and how soon again, it is looked whether a file that is no index yet becomes one.
+const LOOKS: u32 = 25;
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// How long a file is at most in which an index is being made.
+const UNFINISHED_BYTES: u64 = 64 * 1024;
+
 /// An open index.
 #[derive(Debug)]
 pub(super) struct IndexFile {
@@ -189,7 +196,14 @@ fn open_or_create(path: &Path, database: &Path) -> Result<Connection, Unopened> 
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error.into()),
         _ => {}
     }
-    if !is_index(path)? {
+    // What somebody else is making at this moment is not known as an index yet.
+    let mut looks = 0;
+    while !is_index(path)? {
+        looks += 1;
+        if looks <= LOOKS && fs::metadata(path)?.len() <= UNFINISHED_BYTES {
+            std::thread::sleep(LOOK_AGAIN);
+            continue;
+        }
         return Err(Unopened::Refused(SearchError::NotOurs { path: path.to_owned() }));
     }
     let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
