@@ -7,16 +7,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
+use serde_json::Value;
 
 use super::{
-    Intake, LeaseView, MESSAGE_LIMIT_BYTES, PAGE_LIMIT, PAGE_LIMIT_BYTES, PARTIAL_LIMIT_BYTES, Page, RepositoryError,
-    Result, STATE_LIMIT_BYTES, Slot, Staleness, UnitFilter,
+    Intake, JobEntry, LeaseView, MESSAGE_LIMIT_BYTES, PAGE_LIMIT, PAGE_LIMIT_BYTES, PARTIAL_LIMIT_BYTES, Page,
+    RepositoryError, Result, STATE_LIMIT_BYTES, Slot, Staleness, UnitFilter,
 };
 use crate::attempt::{Attempt, AttemptKey, AttemptReport, AttemptResult, Outcome, ResultHashes};
 use crate::chain::Hash;
 use crate::clock::{Moment, milliseconds, whole_milliseconds};
 use crate::conversation::{MessageContent, Raw, from_json, to_json};
-use crate::job::{Job, NewJob};
+use crate::job::{Job, JobChange, NewJob};
 use crate::lease::{Lease, Owner, OwnerState};
 use crate::money::Charge;
 use crate::process::Process;
@@ -30,16 +31,33 @@ pub(crate) fn check_new_job(job: &NewJob) -> Result<NewJob> {
     if let Some(problem) = check_name(&job.name, NewJob::NAME_LIMIT_BYTES) {
         return Err(RepositoryError::Invalid(format!("the job name `{}` {problem}", shortened(&job.name))));
     }
-    let settings = from_json(&to_json(&job.settings)?).expect("what was just written as JSON is JSON");
-    Ok(NewJob { settings, ..job.clone() })
+    Ok(NewJob { settings: as_it_will_read(&job.settings)?, ..job.clone() })
 }
 
-/// A job that was found under the name of a new one, if it is the same.
-pub(crate) fn same_job(found: Job, checked: &NewJob) -> Result<Job> {
-    if found.matches(checked) {
+fn as_it_will_read(settings: &Value) -> Result<Value> {
+    Ok(from_json(&to_json(settings)?).expect("what was just written as JSON is JSON"))
+}
+
+/// A job that was found under the name of a new one, if it is the same, or was when it was made.
+pub(crate) fn same_job(found: Job, made: Option<&JobEntry>, checked: &NewJob) -> Result<Job> {
+    if found.matches(checked) || made.is_some_and(|made| made.job(&found).matches(checked)) {
         return Ok(found);
     }
     Err(RepositoryError::Conflict { what: format!("job `{}`", found.name), difference: "another content" })
+}
+
+/// Checks a change of a job, and gives it as it will read once it was stored.
+pub(crate) fn check_job_change(change: &JobChange) -> Result<JobChange> {
+    let settings = change.settings.as_ref().map(as_it_will_read).transpose()?;
+    Ok(JobChange { settings, ..change.clone() })
+}
+
+/// What a job becomes by a change; `None` if it is so already.
+pub(crate) fn changed_job(job: &Job, checked: &JobChange) -> Option<Job> {
+    let mut changed = job.clone();
+    changed.budget = checked.budget.unwrap_or(changed.budget);
+    changed.settings = checked.settings.clone().unwrap_or(changed.settings);
+    (changed != *job).then_some(changed)
 }
 
 /// Checks a unit: its name, and whether its inputs can be read again once they were stored.
@@ -584,6 +602,6 @@ mod tests {
         let checked = check_new_job(&new).unwrap();
         let NewJob { name, template, budget, settings } = checked.clone();
         let job = Job { id: crate::job::JobId(1), name, template, budget, settings, created_at: DateTime::UNIX_EPOCH };
-        assert!(same_job(job, &check_new_job(&new).unwrap()).is_ok());
+        assert!(same_job(job, None, &check_new_job(&new).unwrap()).is_ok());
     }
 }

@@ -1,4 +1,4 @@
-//! From the caller into somebody's hands: create, insert, submit, claim.
+//! From the caller into somebody's hands: create and change a job, insert, submit, claim.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use super::store::{AttemptRecord, Holder, Step, Store, UnitRecord, next_number};
 use crate::attempt::Beginning;
 use crate::chain::Hash;
 use crate::clock::Moment;
-use crate::job::{Job, JobId, NewJob};
+use crate::job::{Job, JobChange, JobId, NewJob};
 use crate::lease::{Claim, OwnerId};
 use crate::repository::rules::{self, Wishes};
 use crate::repository::{
@@ -38,13 +38,24 @@ impl Store {
     pub(super) fn create_job(&mut self, job: &NewJob, now: Moment) -> Result<Job> {
         let new = rules::check_new_job(job)?;
         if let Some(found) = self.job_named(&new.name) {
-            return rules::same_job(found, &new);
+            let made = self.job_journal.iter().find(|row| row.job_id == found.id);
+            return rules::same_job(found, made, &new);
         }
         let NewJob { name, template, budget, settings } = new;
         let id = JobId(next_number(self.jobs.len()));
         let job = Job { id, name, template, budget, settings, created_at: now.wall };
         self.jobs.insert(id, job.clone());
+        self.record_job(&job, &By::whom(actor::CALLER), now);
         Ok(job)
+    }
+
+    pub(super) fn change_job(&mut self, job_id: JobId, change: &JobChange, by: &By, now: Moment) -> Result<Job> {
+        let change = rules::check_job_change(change)?;
+        let job = self.job(job_id)?;
+        let Some(changed) = rules::changed_job(job, &change) else { return Ok(job.clone()) };
+        self.jobs.insert(job_id, changed.clone());
+        self.record_job(&changed, by, now);
+        Ok(changed)
     }
 
     pub(super) fn insert(

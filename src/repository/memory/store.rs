@@ -13,7 +13,7 @@ use crate::job::{Job, JobId};
 use crate::lease::{Lease, Owner, OwnerId};
 use crate::money::Charge;
 use crate::repository::rules::{self, Pause};
-use crate::repository::{By, JournalEntry, RepositoryError, Result};
+use crate::repository::{By, JobEntry, JournalEntry, RepositoryError, Result};
 use crate::unit::{Change, Inputs, NewUnit, UnitId, UnitKey, UnitOptions, UnitStatus};
 use crate::worker::{Worker, WorkerId};
 
@@ -21,6 +21,7 @@ use crate::worker::{Worker, WorkerId};
 #[derive(Default)]
 pub(super) struct Store {
     pub(super) jobs: BTreeMap<JobId, Job>,
+    pub(super) job_journal: Vec<JobEntry>,
     pub(super) units: BTreeMap<UnitKey, UnitRecord>,
     /// The keys of the units by their names.
     pub(super) names: BTreeMap<(JobId, String), UnitKey>,
@@ -177,6 +178,13 @@ impl Store {
     pub(super) fn leased(&self, is_meant: impl Fn(&UnitRecord, &Holder) -> bool) -> impl Iterator<Item = UnitKey> {
         let meant = move |unit: &&UnitRecord| unit.holder.as_ref().is_some_and(|holder| is_meant(unit, holder));
         self.units.values().filter(meant).map(|unit| unit.key)
+    }
+
+    /// Adds a row to the journal of jobs, once the job was made or changed.
+    pub(super) fn record_job(&mut self, job: &Job, by: &By, now: Moment) {
+        let last = self.job_journal.last().map(|row| (row.seq, row.link));
+        let journal = self.journal.last().map(|row| (row.seq, row.link));
+        self.job_journal.push(JobEntry::following(last, journal, job, by, now.wall));
     }
 
     /// Adds a row to the journal, once the unit was changed.
