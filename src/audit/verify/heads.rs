@@ -41,6 +41,7 @@ use serde::{Deserialize, Serialize};
 use super::finding::{Findings, Invariant};
 use super::{Verification, sequence};
 use crate::attempt::AttemptKey;
+use crate::audit::questions::{all_job_changes, all_jobs};
 use crate::audit::tail;
 use crate::chain::Hash;
 use crate::clock::{Clock, SystemClock};
@@ -125,7 +126,7 @@ impl Heads {
             made_at: SystemClock.now().wall,
             journal: Chain::of_units(archive).waypoints()?,
             job_journal: Chain::of_jobs(archive).waypoints()?,
-            jobs: all(|after| archive.jobs(after, PAGE_LIMIT))?.iter().map(JobHead::of).collect(),
+            jobs: all_jobs(archive)?.iter().map(JobHead::of).collect(),
             attempts: None,
         })
     }
@@ -288,17 +289,6 @@ impl<'a> Chain<'a> {
     }
 }
 
-/// All of what comes in pages.
-fn all<T>(mut read: impl FnMut(i64) -> Result<Page<T>>) -> Result<Vec<T>> {
-    let (mut items, mut next) = (Vec::new(), Some(0));
-    while let Some(after) = next {
-        let page = read(after)?;
-        items.extend(page.items);
-        next = page.next.filter(|&next| next > after);
-    }
-    Ok(items)
-}
-
 /// Whether an archive still leads to what it led to then, and through it: one that has grown, or was purged, does.
 ///
 /// What does not hold is found in this order: the journal, then that of jobs, where of all that follows a first difference only that one is
@@ -360,7 +350,7 @@ impl Comparison<'_> {
 
     /// A job may have been changed since, as the journal of jobs tells.
     fn jobs(&mut self, heads: &Heads) -> Result<()> {
-        let recorded = all(|after| self.archive.job_journal(after, PAGE_LIMIT));
+        let recorded = all_job_changes(self.archive);
         let Some(recorded) = self.readable("the journal of jobs", recorded)? else { return Ok(()) };
         let recorded: HashSet<(JobId, Hash)> = recorded.iter().map(|row| (row.job_id, row.digest)).collect();
         for head in &heads.jobs {
