@@ -16,9 +16,9 @@
 //!   trace. Keep [`Heads`] elsewhere, and give them to [`Verify::heads`] or [`compare`] the next time.
 //! - What is only cut off at its end shows if a job was made or changed after it, since the journal of jobs has the journal's last link of
 //!   that time. Otherwise it does not, not even if all units of a database are gone.
-//! - No hash vouches for what decides when and by whom a unit is executed, and not for what came of it: its priority, how often it may be tried
-//!   again and not before when, its checkpoint, to which of several jobs it belongs, owners and workers. What an attempt was sent, said, left and
-//!   cost is covered, and so are jobs with their templates and settings.
+//! - No hash vouches for what decides when and by whom a unit is executed next, and not for what came of it: before when not, its checkpoint, owners and
+//!   workers. What an attempt was sent, said, left and cost is covered, and so are jobs with their templates and settings, and the job, the priority and the
+//!   retries of a unit, unless it was stored by an earlier version.
 //! - Jobs of a database that was written before there was a journal of jobs are what they were when it was brought up to date.
 //! - Of I10 only child processes of this machine and leases are seen, not threads, descriptors, sockets
 //!   and files. I11 and I14 are about what callers saw, and leave no trace.
@@ -63,7 +63,7 @@ pub const BLIND_SPOTS: &[&str] = &[
      that were kept elsewhere",
     "what was wrong already when it was stored: that a model was asked at all, and that an answer is true",
     "changes between two reads, while others write: verify a database at rest, or a backup",
-    "what decides when and by whom a unit is executed: its priority, how often it may be tried again, its checkpoint, owners and workers",
+    "what decides when and by whom a unit is executed next: before when not, its checkpoint, owners and workers",
     "threads, descriptors and processes of other machines that were left running",
 ];
 

@@ -99,8 +99,8 @@ impl Store {
         UnitKey(next_number(self.units.len()))
     }
 
-    fn add_unit(&mut self, unit: UnitRecord, digest: Hash, now: Moment) -> UnitKey {
-        let key = unit.key;
+    fn add_unit(&mut self, unit: UnitRecord, inputs: Hash, now: Moment) -> UnitKey {
+        let (key, digest) = (unit.key, unit.digest(&inputs));
         let by = unit.accepted_by.map_or_else(|| By::whom(actor::CALLER), By::from);
         self.names.insert((unit.job_id, unit.id.to_string()), key);
         self.units.insert(key, unit);
@@ -178,8 +178,9 @@ impl Store {
         }
         unit.prompt.clone_from(&new.prompt);
         unit.prompt_hash = inputs.prompt_hash;
+        let digest = unit.digest(&inputs.digest);
         let step = Step::new(key, Change::AddPrompt, UnitStatus::Pending, By::from(owner));
-        self.record(Step { digest: Some(inputs.digest), ..step }, now);
+        self.record(Step { digest: Some(digest), ..step }, now);
     }
 
     fn claim_if_due(&mut self, key: UnitKey, slot: &Slot, terms: &Terms, now: Moment) -> Result<Submitted> {

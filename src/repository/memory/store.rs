@@ -14,7 +14,7 @@ use crate::lease::{Lease, Owner, OwnerId};
 use crate::money::Charge;
 use crate::repository::rules::{self, Pause};
 use crate::repository::{By, JobEntry, JournalEntry, RepositoryError, Result};
-use crate::unit::{Change, Inputs, NewUnit, UnitId, UnitKey, UnitOptions, UnitStatus};
+use crate::unit::{Change, Inputs, NewUnit, UnitId, UnitKey, UnitOptions, UnitStatus, unit_digest};
 use crate::worker::{Worker, WorkerId};
 
 /// Everything that a memory repository holds.
@@ -280,6 +280,11 @@ impl UnitRecord {
     /// The attempt that is open while it is leased.
     pub(super) fn current_attempt(&self) -> AttemptKey {
         AttemptKey { unit: self.key, number: self.attempt_count }
+    }
+
+    /// The hash of all that it is, given that of its inputs.
+    pub(super) fn digest(&self, inputs: &Hash) -> Hash {
+        unit_digest(inputs, self.job_id, self.priority, self.max_retries)
     }
 
     /// The lease of whoever holds it.

@@ -13,7 +13,7 @@ use crate::job::JobId;
 use crate::lease::{Lease, OwnerId};
 use crate::repository::rules::{self, End, Pause};
 use crate::repository::{By, CancelAnswer, Insertion, Intake, RepositoryError, Slot, Submitted, actor};
-use crate::unit::{Change, Inputs, NewUnit, UnitId, UnitKey, UnitStatus, WorkUnit};
+use crate::unit::{Change, Inputs, NewUnit, UnitId, UnitKey, UnitStatus, WorkUnit, unit_digest};
 
 /// A unit that is to be stored, checked and serialised by its caller, so that the writer need not.
 #[derive(Debug)]
@@ -224,7 +224,7 @@ impl Book<'_> {
                 actor: &owner.to_string(),
                 reason: None,
                 conversation: None,
-                digest: Some(row.inputs.digest),
+                digest: Some(unit_digest(&row.inputs.digest, unit.job_id, unit.priority, unit.max_retries)),
             },
         )?;
         Ok(())
@@ -301,7 +301,7 @@ impl Book<'_> {
                 actor: owner.as_deref().unwrap_or(actor::CALLER),
                 reason: None,
                 conversation: None,
-                digest: Some(row.inputs.digest),
+                digest: Some(unit_digest(&row.inputs.digest, job_id, row.priority, row.max_retries)),
             },
         )?;
         Ok(key)

@@ -84,6 +84,14 @@ fn a_job_that_was_made_to_execute_something_else_is_found() {
 }
 
 #[test]
+fn a_unit_that_was_moved_hurried_or_given_more_tries_is_found() {
+    for change in ["job_id = 2", "priority = priority + 1", "max_retries = 9"] {
+        let found = "unit `retried`: its name, inputs, job, priority or retries are not what the journal says";
+        assert_found(&format!("UPDATE work_units SET {change} WHERE id = 'retried'"), found);
+    }
+}
+
+#[test]
 fn units_that_were_all_deleted_are_missed_if_a_job_was_made_or_changed_after_them() {
     let tables = ["messages", "attempt_results", "output_files", "charges", "partials", "checkpoints", "unit_inputs"];
     let mut all: String = tables.iter().map(|table| format!("DELETE FROM {table};")).collect();
