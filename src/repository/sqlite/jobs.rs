@@ -3,7 +3,7 @@
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::book::{Answer, Book};
-use super::read::{job, read_page, sql_limit, stored};
+use super::read::{job, read_page, sql_limit, stored, understood_list};
 use super::rows::{blob, json, optional_blob, time};
 use crate::chain::Hash;
 use crate::clock::Moment;
@@ -49,7 +49,7 @@ fn read_entry(row: &Row<'_>) -> rusqlite::Result<JobEntry> {
 pub(super) fn journal(connection: &Connection, after: i64, limit: usize) -> Result<Page<JobEntry>> {
     let is_there = stored(connection.table_exists(None, "job_journal"))?;
     if !is_there {
-        let rows = super::read::understood_list("a job", first_entries(connection))?;
+        let rows = understood_list("a job", first_entries(connection))?;
         let behind = rows.into_iter().filter(|row| row.seq > after);
         return rules::page(
             limit,

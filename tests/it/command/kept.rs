@@ -183,6 +183,23 @@ fn a_program_that_somebody_has_put_into_the_file_is_not_started() {
 }
 
 #[test]
+fn heads_that_were_kept_elsewhere_hold_after_a_change_and_not_after_a_forgery() {
+    let scene = Scene::new();
+    scene.write_units("u.jsonl", 1);
+    scene.run("queue u.jsonl --executor simulated").well();
+    let heads = scene.run("verify --head").well().out;
+    scene.write("heads", &heads);
+    assert!(heads.contains("\"job_journal\""), "{heads}");
+    scene.run("queue u.jsonl -- cat").well();
+    scene.run("verify --expect heads").well();
+    // As if it had never been anything else, with every link computed anew: made again under the same name.
+    std::fs::remove_file(scene.path("batch.db")).unwrap();
+    scene.run("queue u.jsonl -- rm").well();
+    scene.run("verify").well();
+    scene.run("verify --expect heads").code(1).says("I13 the journal of jobs: is another from its first row on");
+}
+
+#[test]
 fn what_a_program_keeps_with_its_job_stays_beside_what_the_command_keeps() {
     let scene = Scene::new();
     let repository = SqliteRepository::open(scene.path("batch.db")).unwrap();
