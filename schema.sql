@@ -1,4 +1,4 @@
--- The database of workcrew as it is today (user_version 2).
+-- The database of workcrew as it is today (user_version 3).
 --
 -- Times are milliseconds since 1970 UTC unless their name ends in `_boot_ms`: those count from the
 -- start of the machine, and are comparable only within one boot (see owners.boot_id).
@@ -16,7 +16,7 @@
 
 PRAGMA application_id = 0x776b6372;  -- "wkcr": without it a file is not ours, and is not touched
 
--- A named batch of units.
+-- A named batch of units. Name and template never change, budget and settings do.
 CREATE TABLE jobs (
     id         INTEGER PRIMARY KEY,
     name       TEXT    NOT NULL UNIQUE,
@@ -25,6 +25,26 @@ CREATE TABLE jobs (
     settings   BLOB    NOT NULL,    -- JSON of the caller's
     created_at INTEGER NOT NULL
 ) STRICT;
+
+-- What each job is, from when on and by whom: a row when it is made and one for each change, written with it, never changed. The
+-- last one says what its row in jobs must say. The digest is over the job as a whole, each row's link over the link before and all
+-- its own columns.
+CREATE TABLE job_journal (
+    seq          INTEGER PRIMARY KEY,   -- without gaps
+    at           INTEGER NOT NULL,
+    job_id       INTEGER NOT NULL REFERENCES jobs (id),
+    budget       INTEGER,            -- of the job from then on, as in jobs
+    settings     BLOB    NOT NULL,
+    actor        TEXT    NOT NULL,   -- who did it
+    reason       TEXT,
+    journal_seq  INTEGER NOT NULL,   -- the last row of the journal then, and its link: that one must still be there
+    journal_link BLOB,
+    digest       BLOB    NOT NULL,
+    link         BLOB    NOT NULL
+) STRICT;
+
+-- Serves: what a job was made with, and what it was last.
+CREATE INDEX job_journal_by_job ON job_journal (job_id, seq);
 
 -- A pool instance in a process. Together pid, start_ticks, boot_id and pid_namespace name one process for ever.
 CREATE TABLE owners (

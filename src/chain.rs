@@ -3,7 +3,8 @@
 //! Each message of an attempt carries `link = blake3(previous link, content hash, metadata)`;
 //! the first follows a genesis made of unit, attempt and fence. The journal is chained
 //! the same way, and the row that closes an attempt repeats the number of its messages and
-//! the last link. So a changed byte, a missing row and a swapped row all show.
+//! the last link. So a changed byte, a missing row and a swapped row all show. The journal of jobs is
+//! a chain of its own, whose rows have the hash of all that a job is and the journal's last link at that time.
 //!
 //! Whoever can rewrite the whole database can also compute new links. Against that
 //! only a head that was exported elsewhere helps.
@@ -18,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::attempt::AttemptKey;
 use crate::conversation::Role;
-use crate::repository::JournalEntry;
+use crate::repository::{JobEntry, JournalEntry};
 
 /// A blake3 hash, which prints as hexadecimal.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -169,6 +170,28 @@ pub fn journal_link(previous: &Hash, entry: &JournalEntry) -> Hash {
         .optional_number(entry.message_count.map(i64::from))
         .optional_hash(entry.head.as_ref())
         .optional_hash(entry.digest.as_ref())
+        .finish()
+}
+
+/// What the first row of a journal of jobs follows.
+pub fn job_journal_genesis() -> Hash {
+    Hash::builder("workcrew job journal").finish()
+}
+
+/// The link of a row of the journal of jobs that follows `previous`; its own `link` field is not looked at.
+///
+/// What the row keeps of the job is in its digest.
+pub fn job_journal_link(previous: &Hash, entry: &JobEntry) -> Hash {
+    Hash::builder("job journal")
+        .hash(previous)
+        .number(entry.seq)
+        .number(entry.at.timestamp_millis())
+        .number(entry.job_id.0)
+        .text(&entry.actor)
+        .optional_text(entry.reason.as_deref())
+        .number(entry.journal_seq)
+        .optional_hash(entry.journal_link.as_ref())
+        .hash(&entry.digest)
         .finish()
 }
 

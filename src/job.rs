@@ -6,6 +6,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::chain::Hash;
 use crate::money::Money;
 
 /// The repository's name for a job.
@@ -68,6 +69,38 @@ impl NewJob {
     }
 }
 
+/// What is to become another of a job that is there. What is not named stays; the name and the template always do.
+///
+/// ```
+/// use workcrew::{JobChange, Money};
+///
+/// let raised = JobChange::default().budget(Money::from_nanos(5_000_000_000));
+/// let unlimited = JobChange::default().budget(None);
+/// assert_ne!(raised, unlimited);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct JobChange {
+    /// How much all its units may cost; `Some(None)` is without a limit.
+    pub budget: Option<Option<Money>>,
+    /// Whatever the caller wants to keep with it, in place of what was kept.
+    pub settings: Option<Value>,
+}
+
+impl JobChange {
+    /// How much all its units may cost, or `None` for no limit.
+    pub fn budget(mut self, budget: impl Into<Option<Money>>) -> JobChange {
+        self.budget = Some(budget.into());
+        self
+    }
+
+    /// Whatever the caller wants to keep with it, in place of what was kept.
+    pub fn settings(mut self, settings: impl Into<Value>) -> JobChange {
+        self.settings = Some(settings.into());
+        self
+    }
+}
+
 /// The record of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -87,11 +120,39 @@ pub struct Job {
 }
 
 impl Job {
+    /// The hash of all that it is.
+    ///
+    /// Settings are hashed by what they say: in which order the fields of an object come makes no difference.
+    pub fn digest(&self) -> Hash {
+        let settings = sorted(&self.settings).to_string();
+        Hash::builder("workcrew job")
+            .number(self.id.0)
+            .text(&self.name)
+            .optional_text(self.template.as_deref())
+            .optional_number(self.budget.map(Money::nanos))
+            .text(&settings)
+            .number(self.created_at.timestamp_millis())
+            .finish()
+    }
+
     /// Whether this record is what `new` asks for.
     pub(crate) fn matches(&self, new: &NewJob) -> bool {
         self.name == new.name
             && self.template == new.template
             && self.budget == new.budget
             && self.settings == new.settings
+    }
+}
+
+/// The same with the fields of every object in order. By default they are; another crate may have switched that off.
+fn sorted(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let mut fields: Vec<(&String, &Value)> = fields.iter().collect();
+            fields.sort_unstable_by_key(|(name, _)| *name);
+            Value::Object(fields.into_iter().map(|(name, value)| (name.clone(), sorted(value))).collect())
+        }
+        Value::Array(items) => Value::Array(items.iter().map(sorted).collect()),
+        value => value.clone(),
     }
 }

@@ -47,7 +47,7 @@ pub use executor::ipc;
 pub use executor::replay::Replay;
 pub use executor::simulated::Simulated;
 pub use executor::{Call, CancelReason, CancelToken, ExecuteError, Executor, Then, WorkResult};
-pub use job::{Job, JobId, NewJob};
+pub use job::{Job, JobChange, JobId, NewJob};
 pub use lease::{Claim, Lease, NewOwner, Owner, OwnerId, OwnerState};
 pub use money::{Charge, Cost, Money, Price, Tokens};
 pub use pool::{

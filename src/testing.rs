@@ -15,13 +15,13 @@ use serde_json::Value;
 use crate::attempt::{Attempt, AttemptKey, AttemptReport, AttemptResult, Beginning, Progress};
 use crate::conversation::{Message, StoredMessage};
 pub use crate::fault::{Action, ENVIRONMENT_VARIABLE, Stage, arm, arm_from_environment, disarm_all, point};
-use crate::job::{Job, JobId, NewJob};
+use crate::job::{Job, JobChange, JobId, NewJob};
 use crate::lease::{Backpressure, Claim, Held, Lease, NewOwner, Owner, OwnerId, OwnerState};
 use crate::money::Charge;
 use crate::repository::{
-    Archive, Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Insertion, Intake, JournalEntry,
-    LeaseView, News, Page, Purged, Repository, RepositoryError, Result, Slot, StoredInputs, Submitted, Swept,
-    UnitFilter, UnitSummary,
+    Archive, Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Insertion, Intake, JobEntry,
+    JournalEntry, LeaseView, News, Page, Purged, Repository, RepositoryError, Result, Slot, StoredInputs, Submitted,
+    Swept, UnitFilter, UnitSummary,
 };
 use crate::unit::{NewUnit, UnitKey, WorkUnit};
 use crate::worker::{Worker, WorkerChange};
@@ -32,6 +32,7 @@ use crate::worker::{Worker, WorkerChange};
 #[expect(missing_docs, reason = "each is the method of its name")]
 pub enum Verb {
     CreateJob,
+    ChangeJob,
     Insert,
     Submit,
     Claim,
@@ -269,6 +270,10 @@ impl Archive for FaultyRepository {
         self.guarded(Verb::Read, |inner| inner.jobs(after, limit))
     }
 
+    fn job_journal(&self, after: i64, limit: usize) -> Result<Page<JobEntry>> {
+        self.guarded(Verb::Read, |inner| inner.job_journal(after, limit))
+    }
+
     fn unit(&self, job_id: JobId, id: &str) -> Result<WorkUnit> {
         self.guarded(Verb::Read, |inner| inner.unit(job_id, id))
     }
@@ -349,6 +354,10 @@ impl Archive for FaultyRepository {
 impl Repository for FaultyRepository {
     fn create_job(&self, job: &NewJob) -> Result<Job> {
         self.guarded(Verb::CreateJob, |inner| inner.create_job(job))
+    }
+
+    fn change_job(&self, job_id: JobId, change: &JobChange, by: &By) -> Result<Job> {
+        self.guarded(Verb::ChangeJob, |inner| inner.change_job(job_id, change, by))
     }
 
     fn insert(&self, job_id: JobId, units: &[NewUnit], intake: Intake) -> Result<Vec<Insertion>> {

@@ -38,7 +38,7 @@ use std::error::Error;
 use std::fmt;
 
 use crate::job::{Job, JobId};
-use crate::repository::{Archive, LeaseView, PAGE_LIMIT, Page, RepositoryError, Result, UnitFilter};
+use crate::repository::{Archive, JobEntry, LeaseView, PAGE_LIMIT, Page, RepositoryError, Result, UnitFilter};
 use crate::unit::{UnitStatus, WorkUnit};
 
 /// What is being executed, of a job or of all, in the order of insertion: every unit that is leased.
@@ -168,13 +168,27 @@ pub fn find(archive: &dyn Archive, job: Option<&str>, id: &str) -> std::result::
 ///
 /// What the storage says.
 pub fn all_jobs(archive: &dyn Archive) -> Result<Vec<Job>> {
-    let (mut jobs, mut next) = (Vec::new(), Some(0));
+    all(|after| archive.jobs(after, PAGE_LIMIT))
+}
+
+/// All that was ever made of jobs, in order: the whole journal of jobs.
+///
+/// # Errors
+///
+/// What the storage says.
+pub fn all_job_changes(archive: &dyn Archive) -> Result<Vec<JobEntry>> {
+    all(|after| archive.job_journal(after, PAGE_LIMIT))
+}
+
+/// All of what comes in pages.
+fn all<T>(read: impl Fn(i64) -> Result<Page<T>>) -> Result<Vec<T>> {
+    let (mut items, mut next) = (Vec::new(), Some(0));
     while let Some(after) = next {
-        let page = archive.jobs(after, PAGE_LIMIT)?;
-        jobs.extend(page.items);
+        let page = read(after)?;
+        items.extend(page.items);
         next = page.next.filter(|&next| next > after);
     }
-    Ok(jobs)
+    Ok(items)
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! Where a journal ends, found without reading it.
 
-use crate::repository::{Archive, JournalEntry, Result};
+use crate::repository::{Page, Result};
 
-/// The number of the journal's last row, 0 if it is empty: it has no gaps, so the end can be searched for.
-pub(super) fn last_seq(archive: &dyn Archive) -> Result<i64> {
-    let has_row_after = |seq: i64| archive.journal(seq, 1).map(|page| !page.items.is_empty());
+/// The number of a journal's last row, 0 if it is empty: it has no gaps, so the end can be searched for.
+pub(super) fn last_seq<T>(read: impl Fn(i64, usize) -> Result<Page<T>>) -> Result<i64> {
+    let has_row_after = |seq: i64| read(seq, 1).map(|page| !page.items.is_empty());
     let (mut known, mut beyond) = (0_i64, 1_i64);
     while beyond < i64::MAX && has_row_after(beyond)? {
         (known, beyond) = (beyond, beyond.saturating_mul(2));
@@ -21,16 +21,10 @@ pub(super) fn last_seq(archive: &dyn Archive) -> Result<i64> {
     Ok(known)
 }
 
-/// One row of the journal, if it is there.
-pub(super) fn row(archive: &dyn Archive, seq: i64) -> Result<Option<JournalEntry>> {
-    let page = archive.journal(seq.saturating_sub(1), 1)?;
-    Ok(page.items.into_iter().find(|row| row.seq == seq))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::repository::Repository;
+    use crate::repository::{Archive, Repository};
     use crate::{MemoryRepository, NewJob, NewUnit};
 
     #[test]
@@ -38,9 +32,7 @@ mod tests {
         let repository = MemoryRepository::new();
         let job = repository.create_job(&NewJob::named("a job")).unwrap().id;
         for rows in 0..40 {
-            assert_eq!(last_seq(&repository).unwrap(), rows);
-            assert_eq!(row(&repository, rows).unwrap().map_or(0, |row| row.seq), rows);
-            assert_eq!(row(&repository, rows + 1).unwrap(), None);
+            assert_eq!(last_seq(|after, limit| repository.journal(after, limit)).unwrap(), rows);
             repository.queue_unit(job, &NewUnit::new(format!("u{rows}"))).unwrap();
         }
     }

@@ -23,7 +23,7 @@
 //!
 //! **Send it again.** After any error that is not a [rejection](RepositoryError::is_rejection) the
 //! caller does not know whether the change was made. It may send the same call again: the change is made once,
-//! and the answer tells. `create_job`, `register_owner`, `tell`, `start`, `append`, `checkpoint_at`, `progress`, `finish` and `release`
+//! and the answer tells. `create_job`, `change_job`, `register_owner`, `tell`, `start`, `append`, `checkpoint_at`, `progress`, `finish` and `release`
 //! answer as the first call would have (though without `not_before`); `insert` and `cancel` say that it was so already,
 //! and `let_go` and `requeue_all` count what there was left to do;
 //! `requeue`, `requeue_unchanged` and `change_worker` are rejected with the status that they would have brought about. A claim whose answer was
@@ -32,6 +32,9 @@
 //! **The journal** has one row for every change of a unit's status, written in the same transaction;
 //! see [`JournalEntry`] for the rows that change no status. It is chained (see [`crate::chain`])
 //! and never changed.
+//!
+//! **Jobs** have a journal of their own, chained as well: one row when a job is made and one for each change of it, in the same transaction,
+//! with all that it is from then on.
 //!
 //! **Order.** Larger priority first, then the order of insertion, never time. A retry keeps its place.
 //!
@@ -80,14 +83,14 @@ pub use self::requests::{
     Submitted, Swept,
 };
 pub use self::views::{
-    AttemptSummary, Costs, Counts, JournalEntry, LeaseView, MESSAGE_LIMIT_BYTES, ModelCost, PAGE_LIMIT,
+    AttemptSummary, Costs, Counts, JobEntry, JournalEntry, LeaseView, MESSAGE_LIMIT_BYTES, ModelCost, PAGE_LIMIT,
     PAGE_LIMIT_BYTES, PARTIAL_LIMIT_BYTES, PURGE_LIMIT, Page, STATE_LIMIT_BYTES, Staleness, StoredInputs, UnitFilter,
     UnitSummary,
 };
 use crate::attempt::{Attempt, AttemptKey, AttemptReport, AttemptResult, Beginning, Progress};
 use crate::conversation::{Message, StoredMessage};
 pub use crate::error::RepositoryError;
-use crate::job::{Job, JobId, NewJob};
+use crate::job::{Job, JobChange, JobId, NewJob};
 use crate::lease::{Backpressure, Claim, Held, Lease, NewOwner, Owner, OwnerId, OwnerState};
 use crate::money::Charge;
 use crate::unit::{NewUnit, UnitKey, WorkUnit};
@@ -117,6 +120,11 @@ pub trait Archive: Send + Sync + fmt::Debug {
 
     /// The jobs, in the order of creation; `after` is a job's id, 0 for the first page.
     fn jobs(&self, after: i64, limit: usize) -> Result<Page<Job>>;
+
+    /// The journal of jobs; `after` is a row's sequence number, 0 for the first page.
+    ///
+    /// A store that is only read and was written before there was one gives what it would be once it is brought up to date: a row for each job.
+    fn job_journal(&self, after: i64, limit: usize) -> Result<Page<JobEntry>>;
 
     /// A unit by its name.
     fn unit(&self, job_id: JobId, id: &str) -> Result<WorkUnit>;
@@ -194,6 +202,9 @@ pub(crate) mod actor {
     pub(crate) const CALLER: &str = "caller";
     /// Found by [`expire`](super::Repository::expire) or by a claim.
     pub(crate) const SWEEP: &str = "sweep";
+    /// Found when a store was brought up to date.
+    #[cfg(any(feature = "sqlite", feature = "sqlite-system"))]
+    pub(crate) const MIGRATION: &str = "migration";
 }
 
 /// Why a lease was taken away, as the journal says it.
@@ -212,10 +223,31 @@ const REQUEUE_PAGE: usize = 100;
 
 /// What can be changed. See the [module](self) for what holds for all of these.
 pub trait Repository: Archive {
-    /// Creates a job, or finds the one of this name with the same content.
+    /// Creates a job, or finds the one of this name with the same content, which is what it was created with or what it has become.
     ///
     /// A job of this name with another content is a [`Conflict`](RepositoryError::Conflict).
     fn create_job(&self, job: &NewJob) -> Result<Job>;
+
+    /// Changes what of a job can be changed, and tells what it is now.
+    ///
+    /// It gets a row in the [journal of jobs](Archive::job_journal), unless it was so already. What the units are is fixed: a template cannot be
+    /// changed. Settings that cannot be read again are [`Invalid`](RepositoryError::Invalid), and a job that is not what the journal of jobs says is
+    /// [`Corrupt`](RepositoryError::Corrupt): a row about it would vouch for what somebody else has altered.
+    ///
+    /// ```
+    /// use workcrew::repository::By;
+    /// use workcrew::{Archive, JobChange, MemoryRepository, Money, NewJob, Repository};
+    ///
+    /// let repository = MemoryRepository::new();
+    /// let job = repository.create_job(&NewJob::named("pages").budget(Money::from_nanos(1_000_000_000)))?;
+    /// let more = JobChange::default().budget(Money::from_nanos(5_000_000_000));
+    /// repository.change_job(job.id, &more, &By::new("ada", "the rest is worth it"))?;
+    ///
+    /// let last = repository.job_journal(0, 10)?.items.pop().expect("it was made and changed");
+    /// assert_eq!((last.seq, &*last.actor, last.budget), (2, "ada", Some(Money::from_nanos(5_000_000_000))));
+    /// # Ok::<(), workcrew::RepositoryError>(())
+    /// ```
+    fn change_job(&self, job_id: JobId, change: &JobChange, by: &By) -> Result<Job>;
 
     /// Inserts units as PENDING, and says of each what became of it. A unit that exists is never reset.
     ///

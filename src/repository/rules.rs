@@ -1,13 +1,16 @@
 //! The small decisions that every repository takes alike: nothing here reads or writes a store.
 //!
 //! First what is checked before anything is looked up, then time, who gets which unit, workers and owners, the end of an
-//! attempt, and pages. The order in a verb is always: these checks, the job, the owner, the rest.
+//! attempt, and pages; what is about jobs is in `jobs`. The order in a verb is always: these checks, the job, the owner, the rest.
+
+mod jobs;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
+pub(crate) use self::jobs::{changed_job, check_job_change, check_new_job, same_job};
 use super::{
     Intake, LeaseView, MESSAGE_LIMIT_BYTES, PAGE_LIMIT, PAGE_LIMIT_BYTES, PARTIAL_LIMIT_BYTES, Page, RepositoryError,
     Result, STATE_LIMIT_BYTES, Slot, Staleness, UnitFilter,
@@ -15,32 +18,12 @@ use super::{
 use crate::attempt::{Attempt, AttemptKey, AttemptReport, AttemptResult, Outcome, ResultHashes};
 use crate::chain::Hash;
 use crate::clock::{Moment, milliseconds, whole_milliseconds};
-use crate::conversation::{MessageContent, Raw, from_json, to_json};
-use crate::job::{Job, NewJob};
+use crate::conversation::{MessageContent, Raw, to_json};
 use crate::lease::{Lease, Owner, OwnerState};
 use crate::money::Charge;
 use crate::process::Process;
-use crate::unit::{Change, Inputs, NewUnit, UnitId, UnitKey, UnitStatus, WorkUnit, check_name, shortened};
+use crate::unit::{Change, Inputs, NewUnit, UnitId, UnitKey, UnitStatus, WorkUnit, shortened};
 use crate::worker::{WorkerChange, WorkerId, WorkerStatus};
-
-/// Checks a job, and gives it as it will read once it was stored.
-///
-/// A number that the JSON parser reads a little differently must not make the same job another one.
-pub(crate) fn check_new_job(job: &NewJob) -> Result<NewJob> {
-    if let Some(problem) = check_name(&job.name, NewJob::NAME_LIMIT_BYTES) {
-        return Err(RepositoryError::Invalid(format!("the job name `{}` {problem}", shortened(&job.name))));
-    }
-    let settings = from_json(&to_json(&job.settings)?).expect("what was just written as JSON is JSON");
-    Ok(NewJob { settings, ..job.clone() })
-}
-
-/// A job that was found under the name of a new one, if it is the same.
-pub(crate) fn same_job(found: Job, checked: &NewJob) -> Result<Job> {
-    if found.matches(checked) {
-        return Ok(found);
-    }
-    Err(RepositoryError::Conflict { what: format!("job `{}`", found.name), difference: "another content" })
-}
 
 /// Checks a unit: its name, and whether its inputs can be read again once they were stored.
 pub(crate) fn check_new_unit(unit: &NewUnit) -> Result<(UnitId, Inputs)> {
@@ -576,14 +559,5 @@ mod tests {
         assert!(check_report(&report).unwrap().is_some());
         assert!(!late_result(&report).as_bytes().is_empty());
         assert!(check_report(&AttemptReport::completed().result(nested(256))).is_err());
-    }
-
-    #[test]
-    fn the_same_job_twice_is_the_same_whatever_its_numbers() {
-        let new = NewJob::named("j").settings(json!({ "rate": 0.1 + 0.2, "small": 5e-324, "odd": 6.930_612_4e-310 }));
-        let checked = check_new_job(&new).unwrap();
-        let NewJob { name, template, budget, settings } = checked.clone();
-        let job = Job { id: crate::job::JobId(1), name, template, budget, settings, created_at: DateTime::UNIX_EPOCH };
-        assert!(same_job(job, &check_new_job(&new).unwrap()).is_ok());
     }
 }

@@ -4,13 +4,14 @@ use std::fmt;
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use super::loss;
+use super::{By, loss};
 use crate::attempt::{Attempt, Failure};
-use crate::chain::Hash;
-use crate::job::JobId;
+use crate::chain::{self, Hash};
+use crate::job::{Job, JobId};
 use crate::lease::OwnerId;
-use crate::money::{Charge, Cost, Tokens};
+use crate::money::{Charge, Cost, Money, Tokens};
 use crate::unit::{Change, UnitId, UnitKey, UnitStatus, WorkUnit};
 use crate::worker::WorkerId;
 
@@ -271,6 +272,72 @@ impl JournalEntry {
     /// How many bytes of content it has.
     pub(crate) fn len_bytes(&self) -> usize {
         self.actor.len() + self.reason.as_ref().map_or(0, String::len)
+    }
+}
+
+/// One row of the journal of jobs: what a job is from then on. The first row of a job tells that it was made.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct JobEntry {
+    /// Its place in the journal of jobs, growing without gaps.
+    pub seq: i64,
+    /// When it happened.
+    pub at: DateTime<Utc>,
+    /// The job.
+    pub job_id: JobId,
+    /// How much all its units may cost from then on.
+    pub budget: Option<Money>,
+    /// What is kept with it from then on.
+    pub settings: Value,
+    /// Who did it.
+    pub actor: String,
+    /// Why.
+    pub reason: Option<String>,
+    /// The last row of the journal of units then, 0 if it had none.
+    pub journal_seq: i64,
+    /// Its link, so that a journal that was cut off before it is found.
+    pub journal_link: Option<Hash>,
+    /// The [hash](Job::digest) of all that the job is from then on.
+    pub digest: Hash,
+    /// The link of the chain up to and including this row.
+    pub link: Hash,
+}
+
+impl JobEntry {
+    /// The row that follows one of such a place and link, about a job as it has become while the journal of units had such a last row.
+    pub(crate) fn following(
+        last: Option<(i64, Hash)>,
+        journal: Option<(i64, Hash)>,
+        job: &Job,
+        by: &By,
+        at: DateTime<Utc>,
+    ) -> JobEntry {
+        let (seq, previous) = last.unwrap_or_else(|| (0, chain::job_journal_genesis()));
+        let mut entry = JobEntry {
+            seq: seq + 1,
+            at,
+            job_id: job.id,
+            budget: job.budget,
+            settings: job.settings.clone(),
+            actor: by.actor.clone(),
+            reason: by.reason.clone(),
+            journal_seq: journal.map_or(0, |(seq, _)| seq),
+            journal_link: journal.map(|(_, link)| link),
+            digest: job.digest(),
+            link: previous,
+        };
+        entry.link = chain::job_journal_link(&previous, &entry);
+        entry
+    }
+
+    /// The job as this row has it. What never changes of a job is as it is now.
+    pub(crate) fn job(&self, now: &Job) -> Job {
+        Job { budget: self.budget, settings: self.settings.clone(), ..now.clone() }
+    }
+
+    /// How many bytes of content it has.
+    pub(crate) fn len_bytes(&self) -> usize {
+        self.actor.len() + self.reason.as_ref().map_or(0, String::len) + self.settings.to_string().len()
     }
 }
 

@@ -43,7 +43,7 @@ use serde_json::Value;
 pub use self::affinity::Affinity;
 pub use self::id::{InvalidId, UnitId};
 pub(crate) use self::id::{check_name, shortened};
-pub(crate) use self::new::{Inputs, content_hash, inputs_digest, prompt_hash};
+pub(crate) use self::new::{Inputs, content_hash, inputs_digest, prompt_hash, unit_digest};
 pub use self::new::{NewUnit, UnitOptions};
 use crate::attempt::{Failure, OutputFile, Process};
 use crate::job::JobId;

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::{Affinity, UnitId};
 use crate::chain::Hash;
 use crate::conversation::{TooDeep, to_json};
+use crate::job::JobId;
 use crate::money::Money;
 
 /// How a unit wants to be executed. Everything has a default, and what is not set here the pool decides.
@@ -219,7 +220,7 @@ pub(crate) struct Inputs {
     /// Over everything that makes two units of the same id the same, but for the prompt.
     pub(crate) content_hash: Hash,
     pub(crate) prompt_hash: Option<Hash>,
-    /// Over all of it with the id, which the journal keeps.
+    /// Over all of it with the id.
     pub(crate) digest: Hash,
 }
 
@@ -265,5 +266,17 @@ pub(crate) fn inputs_digest(
         .bytes(options)
         .hash(content)
         .optional_hash(prompt)
+        .finish()
+}
+
+/// The hash of all that a unit is, which the journal keeps: what it was given, in which job, and what decides when and how often it is tried.
+///
+/// Rows of earlier versions have only what it was given.
+pub(crate) fn unit_digest(inputs: &Hash, job_id: JobId, priority: i32, max_retries: u32) -> Hash {
+    Hash::builder("unit")
+        .hash(inputs)
+        .number(job_id.0)
+        .number(i64::from(priority))
+        .number(i64::from(max_retries))
         .finish()
 }

@@ -24,9 +24,9 @@ use workcrew::repository::{
 use workcrew::testing::{Action, Stage, arm, arm_from_environment};
 use workcrew::worker::WorkerChange;
 use workcrew::{
-    Archive, AttemptReport, Beginning, Charge, Claim, Failure, FailureKind, JobId, Lease, Message, Money, NewJob,
-    NewOwner, NewUnit, Next, Outcome, OwnerId, Process, Progress, Repository, RepositoryError, SqliteRepository,
-    Tokens, UnitKey, UnitStatus, WorkUnit, WorkerId,
+    Archive, AttemptReport, Beginning, Charge, Claim, Failure, FailureKind, JobChange, JobId, Lease, Message, Money,
+    NewJob, NewOwner, NewUnit, Next, Outcome, OwnerId, Process, Progress, Repository, RepositoryError,
+    SqliteRepository, Tokens, UnitKey, UnitStatus, WorkUnit, WorkerId,
 };
 
 use crate::children::{self, Child, ClockAhead, Role, hear, say, spawn_waiting, was_killed};
@@ -584,6 +584,9 @@ fn survive_panics() {
     };
     twice("create_job", &mut || repository.create_job(&NewJob::named(JOB)).map(drop));
     let job = repository.job_named(JOB).unwrap().unwrap().id;
+    let (by, change) = (By::whom("ada"), JobChange::default().settings("other"));
+    twice("change_job", &mut || repository.change_job(job, &change, &by).map(drop));
+    assert_eq!(repository.job_journal(0, 10).unwrap().items.len(), 2);
     let new_owner = NewOwner::new(Process::this(&SystemClock.boot_id()), "a test");
     twice("register_owner", &mut || repository.register_owner(&new_owner).map(drop));
     let owner = repository.owners().unwrap()[0].id;
@@ -911,7 +914,12 @@ fn make_old(path: &Path) {
 
 #[test]
 fn whoever_is_killed_while_the_schema_is_brought_up_to_date_leaves_the_old_one_or_the_new_one() {
-    let plans = [("migrate:inside:1:kill", 0), ("migrate:inside:2:kill", 0), ("migrate:committed:1:kill", 2)];
+    let plans = [
+        ("migrate:inside:1:kill", 0),
+        ("migrate:inside:2:kill", 0),
+        ("migrate:inside:3:kill", 0),
+        ("migrate:committed:1:kill", 3),
+    ];
     for (plan, version_left) in plans {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("crash.db");

@@ -13,9 +13,9 @@ use workcrew::repository::{By, ClaimRequest, Claimant, Intake, Result, Scope, Sl
 use workcrew::testing::{Fault, FaultyRepository, Verb};
 use workcrew::worker::WorkerChange;
 use workcrew::{
-    Archive, AttemptReport, Beginning, Charge, Claim, Failure, FailureKind, JobId, Lease, Message, Money, NewJob,
-    NewOwner, NewUnit, Next, OwnerId, OwnerState, Process, Progress, Repository, SqliteRepository, Tokens, UnitStatus,
-    WorkerId,
+    Archive, AttemptReport, Beginning, Charge, Claim, Failure, FailureKind, JobChange, JobId, Lease, Message, Money,
+    NewJob, NewOwner, NewUnit, Next, OwnerId, OwnerState, Process, Progress, Repository, SqliteRepository, Tokens,
+    UnitStatus, WorkerId,
 };
 
 const LEASE: Duration = Duration::from_secs(60);
@@ -164,6 +164,12 @@ const CASES: &[Case] = &[
         verb: Verb::CreateJob,
         state: State::Nothing,
         call: |world| shown(world.faulty.create_job(&NewJob::named("faulty"))),
+        again: Again::Same,
+    },
+    Case {
+        verb: Verb::ChangeJob,
+        state: State::Job,
+        call: |world| shown(world.faulty.change_job(JOB, &JobChange::default().settings(7), &By::whom("ada"))),
         again: Again::Same,
     },
     Case {

@@ -8,13 +8,13 @@ use rusqlite::{Connection, params};
 use tempfile::TempDir;
 use workcrew::audit::verify;
 use workcrew::audit::verify::{Heads, HeadsError, Verify, compare};
-use workcrew::chain::{journal_genesis, journal_link};
+use workcrew::chain::{job_journal_genesis, job_journal_link, journal_genesis, journal_link};
 use workcrew::clock::{Clock, ManualClock};
 use workcrew::repository::sqlite::{SqliteArchive, SqliteOptions};
 use workcrew::repository::{By, ClaimRequest, Claimant, JournalEntry, Scope, Slot};
 use workcrew::{
-    Archive, AttemptReport, Beginning, Claim, JobId, Message, NewJob, NewOwner, NewUnit, OwnerId, Process, Repository,
-    SqliteRepository, WorkerId,
+    Archive, AttemptReport, Beginning, Claim, JobChange, JobId, Message, NewJob, NewOwner, NewUnit, OwnerId, Process,
+    Repository, SqliteRepository, WorkerId,
 };
 
 use crate::support;
@@ -154,15 +154,68 @@ fn another_database_is_found() {
 }
 
 #[test]
-fn a_job_that_was_changed_or_removed_is_found() {
+fn a_job_that_was_altered_or_removed_is_found() {
     let batch = Batch::of("yes");
     batch.repository.create_job(&NewJob::named("empty")).unwrap();
     let heads = Heads::of(&batch.repository).unwrap();
     let (_folder, path) = batch.close();
     let connection = Connection::open(&path).unwrap();
-    connection.execute_batch("UPDATE jobs SET budget = 1 WHERE id = 1; DELETE FROM jobs WHERE id = 2").unwrap();
+    let alter = "PRAGMA foreign_keys = OFF; UPDATE jobs SET budget = 1 WHERE id = 1; DELETE FROM jobs WHERE id = 2";
+    connection.execute_batch(alter).unwrap();
     drop(connection);
-    assert_eq!(findings(&path, &heads), ["I13 job 1: is another than then", "I13 job 2: is gone"]);
+    let found = compare(&SqliteArchive::open(&path).unwrap(), &heads).unwrap().findings;
+    let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+    assert_eq!(found, ["I13 job 1: is another than then", "I13 job 2: is gone"]);
+}
+
+/// Gives a job other settings and lets its first row say so, and computes every link anew.
+fn forge_job(path: &Path, settings: &str) {
+    let archive = SqliteArchive::open(path).unwrap();
+    let (mut jobs, mut rows) = (archive.jobs(0, 10).unwrap().items, archive.job_journal(0, 10).unwrap().items);
+    drop(archive);
+    let connection = Connection::open(path).unwrap();
+    let (mut link, job) = (job_journal_genesis(), &mut jobs[0]);
+    job.settings = settings.into();
+    let json = job.settings.to_string().into_bytes();
+    connection.execute("UPDATE jobs SET settings = ?1 WHERE id = 1", [&json]).unwrap();
+    for row in &mut rows {
+        if row.job_id == job.id {
+            (row.settings, row.digest) = (job.settings.clone(), job.digest());
+        }
+        link = job_journal_link(&link, row);
+        let update = "UPDATE job_journal SET settings = ?2, digest = ?3, link = ?4 WHERE seq = ?1";
+        let (digest, link) = (row.digest.as_bytes().as_slice(), link.as_bytes().as_slice());
+        connection.execute(update, params![row.seq, row.settings.to_string().into_bytes(), digest, link]).unwrap();
+    }
+}
+
+#[test]
+fn a_journal_of_jobs_that_was_rewritten_with_all_its_links_is_found() {
+    let batch = Batch::of("yes");
+    let heads = Heads::of(&batch.repository).unwrap();
+    let (_folder, path) = batch.close();
+    forge_job(&path, "a program of mallory's");
+    let journal =
+        "I13 the journal of jobs: is another from its first row on: it was rewritten, or this is another database";
+    assert_eq!(findings(&path, &heads), [journal, "I13 job 1: is another than then"]);
+}
+
+#[test]
+fn a_job_that_was_changed_since_is_what_it_was_also_for_heads_of_before_there_was_a_journal_of_jobs() {
+    let batch = Batch::of("yes");
+    let mut heads = Heads::of(&batch.repository).unwrap();
+    for settings in ["one", "two"] {
+        let change = JobChange::default().settings(settings);
+        batch.repository.change_job(batch.job, &change, &By::whom("ada")).unwrap();
+    }
+    let (_folder, path) = batch.close();
+    assert_eq!(findings(&path, &heads), [""; 0]);
+    heads.job_journal.clear();
+    let text = heads.to_string();
+    let body = text.trim_end().rsplit_once('\n').unwrap().0.replace("  \"job_journal\": [],\n", "");
+    let old = format!("{body}\nblake3 {}\n", workcrew::chain::Hash::of(body.as_bytes()));
+    assert!(!old.contains("job_journal"));
+    assert_eq!(findings(&path, &Heads::read(old).unwrap()), [""; 0]);
 }
 
 #[test]

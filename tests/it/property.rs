@@ -26,9 +26,9 @@ use workcrew::repository::{
 use workcrew::unit::Change;
 use workcrew::worker::WorkerChange;
 use workcrew::{
-    AttemptReport, Beginning, Charge, Ending, Failure, FailureKind, JobId, Lease, MemoryRepository, Message, Money,
-    NewJob, NewOwner, NewUnit, Next, OwnerId, OwnerState, Part, Price, Process, Progress, Role, SqliteRepository,
-    Tokens, UnitKey, UnitStatus, WorkUnit, WorkerId,
+    AttemptReport, Beginning, Charge, Ending, Failure, FailureKind, JobChange, JobId, Lease, MemoryRepository, Message,
+    Money, NewJob, NewOwner, NewUnit, Next, OwnerId, OwnerState, Part, Price, Process, Progress, Role,
+    SqliteRepository, Tokens, UnitKey, UnitStatus, WorkUnit, WorkerId,
 };
 
 use crate::support;
@@ -40,6 +40,11 @@ const WORKERS: usize = 4;
 /// One step of a history. Numbers choose among what the history has brought forth so far.
 #[derive(Clone, Debug)]
 enum Operation {
+    ChangeJob {
+        job: usize,
+        change: JobChange,
+        is_sent_again: bool,
+    },
     Insert {
         job: usize,
         units: Vec<UnitPlan>,
@@ -339,7 +344,15 @@ fn operation() -> impl Strategy<Value = Operation> {
     let process = any::<bool>;
     let after_ms = prop_oneof![Just(None), Just(Some(0)), duration_ms().prop_map(Some)];
     let follows = prop_oneof![8 => Just(0_i64), 3 => -3..0_i64, 1 => 1..3_i64];
+    let budget =
+        prop_oneof![Just(None), Just(Some(None)), (0..3_i64).prop_map(|nanos| Some(Some(Money::from_nanos(nanos))))];
+    let settings = prop_oneof![1 => Just(None), 2 => (0..3).prop_map(|number| Some(json!({ "b": number, "a": 0.1 })))];
     prop_oneof![
+        3 => (job(), budget, settings, any::<bool>()).prop_map(|(job, budget, settings, is_sent_again)| {
+            let mut change = JobChange::default();
+            (change.budget, change.settings) = (budget, settings);
+            O::ChangeJob { job, change, is_sent_again }
+        }),
         14 => (job(), prop::collection::vec(unit_plan(), 0..4), accepted_by, any::<bool>())
             .prop_map(|(job, units, accepted_by, is_sent_again)| O::Insert { job, units, accepted_by, is_sent_again }),
         10 => (job(), unit_plan(), owner(), worker(), ttl_ms(), any::<bool>()).prop_map(
@@ -525,6 +538,15 @@ impl World {
                 let inserted = self.both(|repository| repository.insert(self.jobs[*job], &units, intake))?;
                 if *is_sent_again && inserted.is_some() {
                     self.insert_again(self.jobs[*job], &units, intake)?;
+                }
+            }
+            O::ChangeJob { job, change, is_sent_again } => {
+                let (job, by) = (self.jobs[*job], By::new("ada", "it is cheap"));
+                let changed = self.both(|repository| repository.change_job(job, change, &by))?;
+                if *is_sent_again {
+                    let before = self.memory.job_journal(0, PAGE_LIMIT).unwrap();
+                    prop_assert_eq!(self.both(|repository| repository.change_job(job, change, &by))?, changed);
+                    prop_assert_eq!(self.memory.job_journal(0, PAGE_LIMIT).unwrap(), before);
                 }
             }
             O::Submit { job, unit, owner, worker, ttl_ms, starting } => {
@@ -713,6 +735,7 @@ impl World {
     /// All that can be read, compared page by page.
     fn compare(&self) -> Checked<Vec<JournalEntry>> {
         let journal = self.pages(|archive, after, limit| archive.journal(after, limit), |row| row.seq)?;
+        self.pages(|archive, after, limit| archive.job_journal(after, limit), |row| row.seq)?;
         self.pages(|archive, after, limit| archive.outcomes_since(after, limit), |row| row.seq)?;
         self.pages(|archive, after, limit| archive.leases(None, after, limit), |lease| lease.unit.0)?;
         let units = self.units()?;

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
-use workcrew::audit::verify::Verify;
+use workcrew::audit::verify::{Heads, Verify};
 use workcrew::chain::Hash;
 use workcrew::clock::{Clock, ManualClock, SystemClock};
 use workcrew::repository::sqlite::{OpenError, SqliteArchive, SqliteOptions};
@@ -19,8 +19,8 @@ use workcrew::repository::{
     By, CancelAnswer, ClaimRequest, Claimant, Closed, Intake, LeaseView, Result, Scope, Slot, Submitted,
 };
 use workcrew::{
-    Archive, AttemptReport, Beginning, JobId, Lease, Message, NewJob, NewOwner, NewUnit, OwnerId, OwnerState, Process,
-    Repository, RepositoryError, SqliteRepository, UnitStatus, WorkerId,
+    Archive, AttemptReport, Beginning, JobChange, JobId, Lease, Message, NewJob, NewOwner, NewUnit, OwnerId,
+    OwnerState, Process, Repository, RepositoryError, SqliteRepository, UnitStatus, WorkerId,
 };
 
 use crate::children::{self, Role, say, spawn_waiting};
@@ -835,7 +835,9 @@ fn a_database_of_the_first_version_can_be_read_and_is_brought_up_to_date_when_it
         "PRAGMA user_version = 1;
          INSERT INTO owners (instance, label, pid, start_ticks, boot_id, pid_namespace, registered_at, heartbeat_at,
                              heartbeat_boot_ms, lease_ms, ended_at)
-         VALUES ('i', 'somebody', 1, 1, 'an earlier boot', 1, 1, 1, 1, 60000, 2);",
+         VALUES ('i', 'somebody', 1, 1, 'an earlier boot', 1, 1, 1, 1, 60000, 2);
+         INSERT INTO jobs (name, template, budget, settings, created_at)
+         VALUES ('one', '{{ x }}', 5, CAST('{\"b\":1,\"a\":[0.1]}' AS BLOB), 7), ('two', NULL, NULL, CAST('null' AS BLOB), 9);",
     )
     .unwrap();
     drop(old);
@@ -844,9 +846,19 @@ fn a_database_of_the_first_version_can_be_read_and_is_brought_up_to_date_when_it
     let owner = archive.owners().unwrap().pop().unwrap();
     assert_eq!((owner.label.as_str(), owner.host, owner.state, owner.told_at), ("somebody", None, None, None));
     assert!(Verify::new().run(&archive).unwrap().is_clean());
+    let rows = archive.job_journal(0, 10).unwrap().items;
+    let told: Vec<_> = rows.iter().map(|row| (row.seq, row.job_id.0, &*row.actor, row.at.timestamp_millis())).collect();
+    assert_eq!(told, [(1, 1, "migration", 7), (2, 2, "migration", 9)]);
+    assert_eq!(archive.job_journal(1, 1).unwrap().items, rows[1..]);
+    let heads = Heads::of(&archive).unwrap();
     drop(archive);
 
     let repository = SqliteRepository::open(&path).unwrap();
+    assert_eq!(repository.job_journal(0, 10).unwrap().items, rows, "what was told before is what is written");
+    repository.change_job(rows[0].job_id, &JobChange::default().budget(None), &By::whom("ada")).unwrap();
+    let verification = Verify::new().heads(heads).run(&repository).unwrap();
+    assert!(verification.is_clean(), "{verification}");
+    assert_eq!(verification.job_journal_rows, 3);
     let id = support::owner(&repository, "somebody else");
     repository.tell(id, &OwnerState::default()).unwrap();
     let owners = repository.owners().unwrap();

@@ -299,7 +299,7 @@ const STORM: u64 = 20;
 impl Examination<'_> {
     /// What happened last.
     pub(super) fn journal(&mut self) -> Result<()> {
-        let last = tail::last_seq(self.archive);
+        let last = tail::last_seq(|after, limit| self.archive.journal(after, limit));
         let Some(last) = self.readable("the journal", last)? else { return Ok(()) };
         self.diagnosis.journal_rows = last.cast_unsigned();
         let (mut good, mut bad, mut after) = (0_u64, Vec::new(), (last - TAIL_ROWS).max(0));

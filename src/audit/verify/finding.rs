@@ -75,7 +75,9 @@ impl Invariant {
             }
             Invariant::I11 => "callbacks run only after the commit (not visible here)",
             Invariant::I12 => "no secret is stored where it should not be",
-            Invariant::I13 => "the storage, its references, its hashes and the chain of its journal hold",
+            Invariant::I13 => {
+                "the storage, its references, its hashes and the chains of its journals hold, and jobs are what theirs says"
+            }
             Invariant::I14 => "whoever was not acknowledged got an error (not visible here; see I1 and I2)",
         }
     }

@@ -1,8 +1,8 @@
 //! Heads: what is kept elsewhere, so that also a database that was rewritten as a whole is found out.
 //!
 //! A chain shows what was altered in part. Whoever can write the file can compute the whole chain anew; but not one that still leads
-//! through links that somebody has written down before. [`Heads::of`] writes them down: the journal's last link, some on
-//! the way to it, and the jobs; [`Heads::with_conversations`] also the last link of every attempt that has ended. Kept where whoever
+//! through links that somebody has written down before. [`Heads::of`] writes them down: the last link of the journal and of the journal of
+//! jobs, some on the way to them, and the jobs; [`Heads::with_conversations`] also the last link of every attempt that has ended. Kept where whoever
 //! can write the database cannot, they show later with [`compare`] that nothing of what was there then is gone or another.
 //!
 //! ```
@@ -32,6 +32,7 @@
 //!   [`verify`](super::verify()), or for both at once [`Verify::heads`](super::Verify::heads).
 //! - The digest of the file is against accidents. Whoever can write it can compute that too: keep it elsewhere, or sign it.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use chrono::{DateTime, Utc};
@@ -40,13 +41,12 @@ use serde::{Deserialize, Serialize};
 use super::finding::{Findings, Invariant};
 use super::{Verification, sequence};
 use crate::attempt::AttemptKey;
+use crate::audit::questions::{all_job_changes, all_jobs};
 use crate::audit::tail;
 use crate::chain::Hash;
 use crate::clock::{Clock, SystemClock};
-use crate::conversation::to_json;
 use crate::job::{Job, JobId};
-use crate::money::Money;
-use crate::repository::{Archive, JournalEntry, PAGE_LIMIT, RepositoryError, Result, UnitFilter};
+use crate::repository::{Archive, JobEntry, JournalEntry, PAGE_LIMIT, Page, RepositoryError, Result, UnitFilter};
 use crate::unit::UnitKey;
 
 /// The version of the format.
@@ -68,13 +68,16 @@ pub struct Heads {
     /// Rows of the journal, in order: the first, each whose number is a power of two, and the last. Together they tell where it was
     /// rewritten.
     pub journal: Vec<JournalHead>,
+    /// Rows of the journal of jobs, chosen alike. Heads that were made before there was one have none.
+    #[serde(default)]
+    pub job_journal: Vec<JournalHead>,
     /// The jobs, in the order of creation.
     pub jobs: Vec<JobHead>,
     /// The attempts that had ended, in order; `None` if they were not asked for.
     pub attempts: Option<Vec<AttemptHead>>,
 }
 
-/// A row of the journal.
+/// A row of a journal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct JournalHead {
@@ -117,19 +120,13 @@ impl Heads {
     ///
     /// If the storage does not answer, or what is to be kept cannot be read.
     pub fn of(archive: &dyn Archive) -> Result<Heads> {
-        let last = tail::last_seq(archive)?;
-        let mut journal = Vec::new();
-        for seq in waypoints(last) {
-            let row = tail::row(archive, seq)?;
-            let missing = || RepositoryError::corrupt(format!("journal row {seq}"), seq, "it is missing");
-            journal.push(JournalHead::of(&row.ok_or_else(missing)?));
-        }
         Ok(Heads {
             version: VERSION,
             workcrew: env!("CARGO_PKG_VERSION").to_owned(),
             made_at: SystemClock.now().wall,
-            journal,
-            jobs: all(|after| archive.jobs(after, PAGE_LIMIT))?.iter().map(JobHead::of).collect::<Result<_>>()?,
+            journal: Chain::of_units(archive).waypoints()?,
+            job_journal: Chain::of_jobs(archive).waypoints()?,
+            jobs: all_jobs(archive)?.iter().map(JobHead::of).collect(),
             attempts: None,
         })
     }
@@ -235,24 +232,9 @@ impl std::error::Error for HeadsError {
     }
 }
 
-impl JournalHead {
-    fn of(row: &JournalEntry) -> JournalHead {
-        JournalHead { seq: row.seq, link: row.link, at: row.at }
-    }
-}
-
 impl JobHead {
-    fn of(job: &Job) -> Result<JobHead> {
-        let Job { id, name, template, budget, settings, created_at } = job;
-        let hash = Hash::builder("workcrew job")
-            .number(id.0)
-            .text(name)
-            .optional_text(template.as_deref())
-            .optional_number(budget.map(Money::nanos))
-            .bytes(&to_json(settings)?)
-            .number(created_at.timestamp_millis())
-            .finish();
-        Ok(JobHead { id: *id, hash })
+    fn of(job: &Job) -> JobHead {
+        JobHead { id: job.id, hash: job.digest() }
     }
 }
 
@@ -263,40 +245,69 @@ impl AttemptHead {
     }
 }
 
-/// The rows of a journal that are written down, in order.
-fn waypoints(last: i64) -> Vec<i64> {
-    let powers = std::iter::successors(Some(1_i64), |seq| seq.checked_mul(2)).take_while(|seq| *seq < last);
-    powers.chain((last > 0).then_some(last)).collect()
+/// A journal as heads know it: by its links.
+struct Chain<'a> {
+    subject: &'static str,
+    read: Box<dyn Fn(i64, usize) -> Result<Page<JournalHead>> + 'a>,
 }
 
-/// All of what comes in pages.
-fn all<T>(mut read: impl FnMut(i64) -> Result<crate::repository::Page<T>>) -> Result<Vec<T>> {
-    let (mut items, mut next) = (Vec::new(), Some(0));
-    while let Some(after) = next {
-        let page = read(after)?;
-        items.extend(page.items);
-        next = page.next.filter(|&next| next > after);
+impl<'a> Chain<'a> {
+    fn of_units(archive: &'a dyn Archive) -> Chain<'a> {
+        let read = |after, limit| {
+            let page = archive.journal(after, limit)?;
+            let head = |row: JournalEntry| JournalHead { seq: row.seq, link: row.link, at: row.at };
+            Ok(Page { items: page.items.into_iter().map(head).collect(), next: page.next })
+        };
+        Chain { subject: "the journal", read: Box::new(read) }
     }
-    Ok(items)
+
+    fn of_jobs(archive: &'a dyn Archive) -> Chain<'a> {
+        let read = |after, limit| {
+            let page = archive.job_journal(after, limit)?;
+            let head = |row: JobEntry| JournalHead { seq: row.seq, link: row.link, at: row.at };
+            Ok(Page { items: page.items.into_iter().map(head).collect(), next: page.next })
+        };
+        Chain { subject: "the journal of jobs", read: Box::new(read) }
+    }
+
+    fn last_seq(&self) -> Result<i64> {
+        tail::last_seq(&self.read)
+    }
+
+    /// One row, if it is there.
+    fn row(&self, seq: i64) -> Result<Option<JournalHead>> {
+        Ok((self.read)(seq.saturating_sub(1), 1)?.items.into_iter().find(|row| row.seq == seq))
+    }
+
+    /// The rows that are written down, in order.
+    fn waypoints(&self) -> Result<Vec<JournalHead>> {
+        let last = self.last_seq()?;
+        let powers = std::iter::successors(Some(1_i64), |seq| seq.checked_mul(2)).take_while(|seq| *seq < last);
+        let missing = |seq| RepositoryError::corrupt(format!("row {seq} of {}", self.subject), seq, "it is missing");
+        let waypoints = powers.chain((last > 0).then_some(last));
+        waypoints.map(|seq| self.row(seq)?.ok_or_else(|| missing(seq))).collect()
+    }
 }
 
 /// Whether an archive still leads to what it led to then, and through it: one that has grown, or was purged, does.
 ///
-/// What does not hold is found in this order: the journal, where of all that follows a first difference only that one is named;
-/// the jobs; the conversations.
+/// What does not hold is found in this order: the journal, then that of jobs, where of all that follows a first difference only that one is
+/// named; the jobs; the conversations.
 ///
 /// # Errors
 ///
 /// Only if the storage does not answer; what is wrong with its contents is a [`Finding`](super::Finding).
 pub fn compare(archive: &dyn Archive, heads: &Heads) -> Result<Verification> {
     let mut comparison = Comparison { archive, findings: Findings::default(), attempts: 0 };
-    let last = comparison.journal(heads)?;
+    let (journal_rows, journal_head) = comparison.chain(&Chain::of_units(archive), &heads.journal)?;
+    let (job_journal_rows, job_journal_head) = comparison.chain(&Chain::of_jobs(archive), &heads.job_journal)?;
     comparison.jobs(heads)?;
     comparison.attempts(heads)?;
-    let journal_head = comparison.readable("the journal", tail::row(archive, last))?.flatten().map(|row| row.link);
     Ok(Verification {
-        journal_rows: last.cast_unsigned(),
+        journal_rows,
         journal_head,
+        job_journal_rows,
+        job_journal_head,
         jobs: heads.jobs.len() as u64,
         attempts: comparison.attempts,
         ..Verification::of(comparison.findings)
@@ -310,16 +321,14 @@ struct Comparison<'a> {
     attempts: u64,
 }
 
-const JOURNAL: &str = "the journal";
-
 impl Comparison<'_> {
-    /// Tells how many rows there are.
-    fn journal(&mut self, heads: &Heads) -> Result<i64> {
-        let Some(last) = self.readable(JOURNAL, tail::last_seq(self.archive))? else { return Ok(0) };
+    /// Tells how many rows there are, and the last link.
+    fn chain(&mut self, chain: &Chain<'_>, heads: &[JournalHead]) -> Result<(u64, Option<Hash>)> {
+        let subject = chain.subject;
+        let Some(last) = self.readable(subject, chain.last_seq())? else { return Ok((0, None)) };
         let mut known = 0;
-        for head in &heads.journal {
-            let JournalHead { seq, link, .. } = head;
-            let Some(row) = self.readable(JOURNAL, tail::row(self.archive, *seq))? else { continue };
+        for JournalHead { seq, link, .. } in heads {
+            let Some(row) = self.readable(subject, chain.row(*seq))? else { continue };
             let problem = match row {
                 Some(row) if row.link == *link => {
                     known = *seq;
@@ -331,18 +340,24 @@ impl Comparison<'_> {
                 }
                 Some(_) => format!("is another than then: it was rewritten between row {known} and row {seq}"),
             };
-            self.findings.add(Invariant::I13, JOURNAL, problem);
+            self.findings.add(Invariant::I13, subject, problem);
             // All that follows differs too.
             break;
         }
-        Ok(last)
+        let head = self.readable(subject, chain.row(last))?.flatten();
+        Ok((last.cast_unsigned(), head.map(|row| row.link)))
     }
 
+    /// A job may have been changed since, as the journal of jobs tells.
     fn jobs(&mut self, heads: &Heads) -> Result<()> {
+        let recorded = all_job_changes(self.archive);
+        let Some(recorded) = self.readable("the journal of jobs", recorded)? else { return Ok(()) };
+        let recorded: HashSet<(JobId, Hash)> = recorded.iter().map(|row| (row.job_id, row.digest)).collect();
         for head in &heads.jobs {
             let subject = head.id.to_string();
             match self.archive.job(head.id) {
-                Ok(job) if JobHead::of(&job)?.hash == head.hash => {}
+                Ok(job) if job.digest() == head.hash => {}
+                Ok(job) if [head.hash, job.digest()].iter().all(|hash| recorded.contains(&(head.id, *hash))) => {}
                 Ok(_) => self.findings.add(Invariant::I13, &subject, "is another than then"),
                 Err(RepositoryError::UnknownJob(_)) => self.findings.add(Invariant::I13, &subject, "is gone"),
                 Err(error) => drop(self.readable::<Job>(&subject, Err(error))?),
@@ -391,8 +406,8 @@ impl Comparison<'_> {
 }
 
 /// A row that was there is not.
-fn gone(heads: &Heads, last: i64) -> String {
-    let then = heads.journal_head().map_or(0, |head| head.seq);
+fn gone(heads: &[JournalHead], last: i64) -> String {
+    let then = heads.last().map_or(0, |head| head.seq);
     let rows = if then == 1 { "row" } else { "rows" };
     match last {
         0 => format!("is empty, but had {then} {rows} then"),

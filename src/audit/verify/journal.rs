@@ -4,14 +4,14 @@ use super::Audit;
 use super::finding::{Invariant, Notes};
 use super::sequence::Sequence;
 use crate::chain::{self, Hash};
-use crate::repository::{JournalEntry, Result};
+use crate::repository::Result;
 
 const SUBJECT: &str = "the journal";
 
-/// The chain as far as it was read.
-struct Chain {
+/// A chain as far as it was read.
+pub(super) struct Chain {
     /// The place of the last row.
-    seq: i64,
+    pub(super) seq: i64,
     /// The link of the last row; `None` behind one that cannot be read.
     link: Option<Hash>,
 }
@@ -19,27 +19,29 @@ struct Chain {
 impl Audit<'_> {
     pub(super) fn journal(&mut self) -> Result<()> {
         let archive = self.archive;
-        let mut chain = Chain { seq: 0, link: Some(chain::journal_genesis()) };
+        let mut chain = Chain::from(chain::journal_genesis());
         for row in Sequence::new(|after, limit| archive.journal(after, limit)) {
             match row? {
                 Ok(row) => {
                     self.totals.journal_rows += 1;
                     self.search_record(&format!("journal row {}", row.seq), &row);
                     let notes = &mut self.findings.about(SUBJECT);
-                    chain.check(&row, notes);
-                    self.options.known_heads.iter().for_each(|head| check_head(&row, *head, notes));
+                    chain.check(row.seq, row.link, |previous| chain::journal_link(previous, &row), notes);
+                    if self.known_links.get(&row.seq).is_some_and(|known| known.iter().any(|link| *link != row.link)) {
+                        notes.add(Invariant::I13, format!("row {} is not the one that was there before", row.seq));
+                    }
                 }
                 Err(damage) => {
                     self.journal_damage += 1;
                     self.findings.add(Invariant::I13, SUBJECT, damage.problem);
-                    chain = Chain { seq: damage.position.unwrap_or(chain.seq), link: None };
+                    chain.skip(damage.position);
                 }
             }
         }
-        for (seq, _) in self.options.known_heads.iter().filter(|(seq, _)| *seq > chain.seq) {
+        for seq in self.known_links.keys().filter(|seq| **seq > chain.seq) {
             self.findings.add(Invariant::I13, SUBJECT, format!("row {seq} is gone"));
         }
-        self.journal_head = chain.link.filter(|_| chain.seq > 0);
+        self.journal_head = chain.head();
         Ok(())
     }
 
@@ -54,21 +56,30 @@ impl Audit<'_> {
 }
 
 impl Chain {
-    fn check(&mut self, row: &JournalEntry, notes: &mut Notes<'_>) {
-        let seq = row.seq;
+    /// A chain of which nothing was read yet.
+    pub(super) fn from(genesis: Hash) -> Chain {
+        Chain { seq: 0, link: Some(genesis) }
+    }
+
+    /// Takes the next row, and looks whether it follows the one before.
+    pub(super) fn check(&mut self, seq: i64, link: Hash, linked: impl FnOnce(&Hash) -> Hash, notes: &mut Notes<'_>) {
         if seq != self.seq.saturating_add(1) {
             notes.add(Invariant::I13, format!("row {seq} follows row {}", self.seq));
         }
-        if self.link.is_some_and(|previous| chain::journal_link(&previous, row) != row.link) {
+        if self.link.as_ref().is_some_and(|previous| linked(previous) != link) {
             notes.add(Invariant::I13, format!("row {seq} was altered, or does not link to the one before"));
         }
         // What is stored goes on, so that one altered row is one finding.
-        *self = Chain { seq, link: Some(row.link) };
+        *self = Chain { seq, link: Some(link) };
     }
-}
 
-fn check_head(row: &JournalEntry, (seq, link): (i64, Hash), notes: &mut Notes<'_>) {
-    if row.seq == seq && row.link != link {
-        notes.add(Invariant::I13, format!("row {seq} is not the one that was there before"));
+    /// Goes on behind a row that cannot be read.
+    pub(super) fn skip(&mut self, position: Option<i64>) {
+        *self = Chain { seq: position.unwrap_or(self.seq), link: None };
+    }
+
+    /// The link of the last row; `None` if there is none, or it cannot be read.
+    pub(super) fn head(&self) -> Option<Hash> {
+        self.link.filter(|_| self.seq > 0)
     }
 }

@@ -1,6 +1,6 @@
 //! Shows that nothing was lost: the [invariants](Invariant), checked over what is stored.
 //!
-//! [`verify`] reads everything once (the journal as one chain, then each unit with its journal rows,
+//! [`verify`] reads everything once (the journal as one chain and that of the jobs as another, then each unit with its journal rows,
 //! attempts, conversations and inputs, then jobs and workers) and says what does not hold.
 //! What it reads it forgets again: its memory does not grow with the number of units or the
 //! length of a conversation.
@@ -14,6 +14,12 @@
 //!   nothing but that. Verify a database at rest, or a copy of it.
 //! - Whoever can rewrite the whole database can make it consistent again, and whoever can cut its end off consistently leaves no
 //!   trace. Keep [`Heads`] elsewhere, and give them to [`Verify::heads`] or [`compare`] the next time.
+//! - What is only cut off at its end shows if a job was made or changed after it, since the journal of jobs has the journal's last link of
+//!   that time. Otherwise it does not, not even if all units of a database are gone.
+//! - No hash vouches for what decides when and by whom a unit is executed next, and not for what came of it: before when not, its checkpoint, owners and
+//!   workers. What an attempt was sent, said, left and cost is covered, and so are jobs with their templates and settings, and the job, the priority and the
+//!   retries of a unit, unless it was stored by an earlier version.
+//! - Jobs of a database that was written before there was a journal of jobs are what they were when it was brought up to date.
 //! - Of I10 only child processes of this machine and leases are seen, not threads, descriptors, sockets
 //!   and files. I11 and I14 are about what callers saw, and leave no trace.
 //! - What was never stored, such as what an agent did outside of its conversation, and whether what was stored is true.
@@ -26,6 +32,7 @@ mod finding;
 mod heads;
 mod history;
 mod holders;
+mod jobs;
 mod journal;
 mod secrets;
 pub(super) mod sequence;
@@ -33,7 +40,7 @@ pub(super) mod sequence;
 mod tests;
 mod units;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -41,6 +48,7 @@ use serde::{Deserialize, Serialize};
 use self::finding::Findings;
 pub use self::finding::{FINDING_LIMIT, Finding, Invariant};
 pub use self::heads::{AttemptHead, Heads, HeadsError, JobHead, JournalHead, compare};
+pub use self::jobs::verify_jobs;
 use self::secrets::Secrets;
 use crate::chain::Hash;
 use crate::job::JobId;
@@ -55,6 +63,7 @@ pub const BLIND_SPOTS: &[&str] = &[
      that were kept elsewhere",
     "what was wrong already when it was stored: that a model was asked at all, and that an answer is true",
     "changes between two reads, while others write: verify a database at rest, or a backup",
+    "what decides when and by whom a unit is executed next: before when not, its checkpoint, owners and workers",
     "threads, descriptors and processes of other machines that were left running",
 ];
 
@@ -169,6 +178,7 @@ impl Verify {
     pub fn run(&self, archive: &dyn Archive) -> Result<Verification> {
         let mut audit = Audit::new(self, archive);
         audit.integrity()?;
+        audit.job_journal()?;
         audit.journal()?;
         audit.heads()?;
         audit.owners()?;
@@ -209,6 +219,10 @@ pub struct Verification {
     pub journal_rows: u64,
     /// The link of its last row; `None` if there is none, or it cannot be read.
     pub journal_head: Option<Hash>,
+    /// How many rows of the journal of jobs were read.
+    pub job_journal_rows: u64,
+    /// The link of its last row; `None` if there is none, or it cannot be read.
+    pub job_journal_head: Option<Hash>,
 }
 
 impl Verification {
@@ -224,6 +238,8 @@ impl Verification {
             workers: 0,
             journal_rows: 0,
             journal_head: None,
+            job_journal_rows: 0,
+            job_journal_head: None,
         }
     }
 
@@ -262,6 +278,9 @@ struct Audit<'a> {
     /// Rows of the journal that cannot be read.
     journal_damage: u64,
     journal_head: Option<Hash>,
+    job_journal_head: Option<Hash>,
+    /// Links that rows of the journal must have, by their number: those that the caller knows, and those in the journal of jobs.
+    known_links: BTreeMap<i64, Vec<Hash>>,
     /// Rows of the journal that were found through their units.
     rows_of_units: u64,
     /// Units whose record or attempts cannot be read. With any, no sum over the units is whole.
@@ -282,10 +301,15 @@ struct Totals {
     messages: u64,
     workers: u64,
     journal_rows: u64,
+    job_journal_rows: u64,
 }
 
 impl<'a> Audit<'a> {
     fn new(options: &'a Verify, archive: &'a dyn Archive) -> Audit<'a> {
+        let mut known_links: BTreeMap<i64, Vec<Hash>> = BTreeMap::new();
+        for (seq, link) in &options.known_heads {
+            known_links.entry(*seq).or_default().push(*link);
+        }
         Audit {
             options,
             archive,
@@ -293,6 +317,8 @@ impl<'a> Audit<'a> {
             totals: Totals::default(),
             journal_damage: 0,
             journal_head: None,
+            job_journal_head: None,
+            known_links,
             rows_of_units: 0,
             unreadable_units: 0,
             counts: HashMap::new(),
@@ -371,9 +397,18 @@ impl<'a> Audit<'a> {
     }
 
     fn finish(self) -> Verification {
-        let Totals { jobs, units, attempts, messages, workers, journal_rows } = self.totals;
-        let journal_head = self.journal_head;
-        let found = Verification::of(self.findings);
-        Verification { jobs, units, attempts, messages, workers, journal_rows, journal_head, ..found }
+        let Totals { jobs, units, attempts, messages, workers, journal_rows, job_journal_rows } = self.totals;
+        Verification {
+            jobs,
+            units,
+            attempts,
+            messages,
+            workers,
+            journal_rows,
+            journal_head: self.journal_head,
+            job_journal_rows,
+            job_journal_head: self.job_journal_head,
+            ..Verification::of(self.findings)
+        }
     }
 }

@@ -8,7 +8,7 @@ use super::history::History;
 use super::sequence::Sequence;
 use crate::attempt::{Attempt, Failure, FailureKind, RELEASE_LIMIT};
 use crate::repository::{Result, StoredInputs, UnitFilter, rules};
-use crate::unit::{Change, UnitKey, UnitStatus, WorkUnit, content_hash, inputs_digest, prompt_hash};
+use crate::unit::{Change, UnitKey, UnitStatus, WorkUnit, content_hash, inputs_digest, prompt_hash, unit_digest};
 
 impl Audit<'_> {
     pub(super) fn units(&mut self) -> Result<()> {
@@ -221,12 +221,14 @@ fn check_inputs(inputs: &StoredInputs, history: &History, notes: &mut Notes<'_>)
     }
 }
 
-/// The journal says what was inserted, and under which name.
+/// The journal says what was inserted, under which name, in which job, and when and how often it is to be tried. An earlier version said only the
+/// first two.
 fn check_digest(unit: &WorkUnit, inputs: &StoredInputs, history: &History, notes: &mut Notes<'_>) {
     let StoredInputs { unit_type, template, options, content_hash, prompt_hash, .. } = inputs;
     let (unit_type, template) = (unit_type.as_deref(), template.as_deref());
-    let digest = inputs_digest(unit.id.as_str(), unit_type, template, options, content_hash, prompt_hash.as_ref());
-    if history.is_whole() && history.inputs_digest != Some(digest) {
-        notes.add(Invariant::I13, "its name or its inputs are not what the journal says");
+    let inputs = inputs_digest(unit.id.as_str(), unit_type, template, options, content_hash, prompt_hash.as_ref());
+    let whole = unit_digest(&inputs, unit.job_id, unit.priority, unit.max_retries);
+    if history.is_whole() && ![Some(whole), Some(inputs)].contains(&history.inputs_digest) {
+        notes.add(Invariant::I13, "its name, inputs, job, priority or retries are not what the journal says");
     }
 }

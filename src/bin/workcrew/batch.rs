@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use chrono::Utc;
 use clap::Args;
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use workcrew::audit::cost::{CostBy, cost};
 use workcrew::audit::list;
+use workcrew::audit::verify::verify_jobs;
 use workcrew::repository::UnitFilter;
 use workcrew::source::{BadUnit, Fed, FeedError, Placed, UnitSource, feed};
 use workcrew::{
@@ -20,14 +20,14 @@ use workcrew::{
 
 use crate::board::Board;
 use crate::database::Database;
-use crate::executor::{ExecutorOptions, Kind};
 use crate::input::Input;
 use crate::interrupt::Interrupt;
 use crate::notes;
 use crate::print;
 use crate::progress::{Pause, Progress, Telling, Work};
 use crate::reading::{Read, Reading};
-use crate::time::{self, short};
+use crate::terms::{Execution, Terms};
+use crate::time::short;
 use crate::trouble::{Trouble, code, told};
 
 /// How often it is looked whether units that are to be tried later have fallen due.
@@ -38,22 +38,12 @@ pub struct PoolOptions {
     /// How many units are executed at a time
     #[arg(long, value_name = "N", default_value = "4", value_parser = print::positive)]
     workers: usize,
-    /// How long an execution may take, such as 90s or 1h30m
-    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = time::positive)]
-    timeout: Duration,
     /// Prints one JSON event per line instead of a bar and a summary; the last one is the summary
     #[arg(long)]
     pub json: bool,
-    /// Tells nothing until the summary
+    /// Tells nothing until the summary, but what executes the units if that is kept with the job, or made up
     #[arg(long, short)]
     quiet: bool,
-}
-
-/// What is kept with a job that this command has made.
-#[derive(Default, Deserialize, Serialize)]
-#[serde(default)]
-struct Settings {
-    executor: ExecutorOptions,
 }
 
 /// A job and what executes it.
@@ -63,22 +53,23 @@ pub struct Batch {
     pub job: Job,
     pub options: PoolOptions,
     executor: Box<dyn Executor>,
-    kind: Kind,
+    execution: Execution,
 }
 
 impl Batch {
-    /// The batch of a job that is there.
+    /// The batch of a job that is there, with which is kept what executes it.
     pub fn of_job(
         database: Database,
         repository: SqliteRepository,
         job: Job,
         options: PoolOptions,
-        executor: ExecutorOptions,
+        terms: &Terms,
     ) -> Result<Batch, Trouble> {
-        let kept: Settings = serde_json::from_value(job.settings.clone()).unwrap_or_default();
-        let executor = executor.or(kept.executor);
-        let kind = executor.kind();
-        Ok(Batch { database, repository, job, options, executor: executor.make()?, kind })
+        check_jobs(&repository, &database)?;
+        let execution = terms.execution(&job)?;
+        let executor = execution.executor.make(execution.kind)?;
+        let job = terms.keep(&repository, job)?;
+        Ok(Batch { database, repository, job, options, executor, execution })
     }
 
     /// Starts the pool. Nothing is executed before it pulls.
@@ -88,7 +79,7 @@ impl Batch {
         let seen = (board.clone(), events.clone());
         let builder = WorkPool::builder(self.job.id, self.executor, self.repository.clone())
             .max_workers(self.options.workers)
-            .timeout(self.options.timeout)
+            .timeout(self.execution.timeout)
             .label("workcrew")
             .observer(move |event: &Event<'_>| {
                 seen.0.see(event);
@@ -97,9 +88,9 @@ impl Batch {
                 }
             });
         let before = self.repository.counts(self.job.id)?;
-        if self.kind == Kind::Simulated && !self.options.json && !self.options.quiet {
-            notes::tell("simulated: nothing is asked and nothing is paid (choose with --executor)");
-        }
+        let Execution { warning, note, .. } = &self.execution;
+        warning.iter().for_each(|warning| notes::tell(warning));
+        note.iter().filter(|_| !self.options.json && !self.options.quiet).for_each(|note| notes::tell(note));
         let pool = builder.start()?;
         let interrupt = Interrupt::watch(pool.handle()).map_err(|error| Trouble::Failed(told(&error)))?;
         let work = Work::of(before);
@@ -110,26 +101,35 @@ impl Batch {
     }
 }
 
-/// The job of a name, made with a template and settings if it is not there.
-pub fn job(
+/// Refuses to execute what is kept with a job if somebody may have put it there without this command or the library.
+fn check_jobs(repository: &SqliteRepository, database: &Database) -> Result<(), Trouble> {
+    let verification = verify_jobs(repository)?;
+    let Some(finding) = verification.findings.first() else { return Ok(()) };
+    let advice =
+        format!("look at it with `workcrew verify{}`, and go on with a copy that is whole", database.as_argument());
+    Err(Trouble::Storage(format!("nothing is executed: {finding}; {advice}")))
+}
+
+/// The job of a name, if it is there, and with this template.
+pub fn find_job(repository: &SqliteRepository, name: &str, template: Option<&String>) -> Result<Option<Job>, Trouble> {
+    let Some(job) = repository.job_named(name)? else { return Ok(None) };
+    if template.is_some() && template != job.template.as_ref() {
+        let made = if job.template.is_some() { "with another template" } else { "without a template" };
+        let advice = "give the job another name with --job, or leave --template out";
+        return Err(Trouble::usage(format!("job `{name}` was made {made}: {advice}")));
+    }
+    Ok(Some(job))
+}
+
+/// Makes a job with a template, and keeps with it what is said of its execution.
+pub fn make_job(
     repository: &SqliteRepository,
     name: &str,
     template: Option<String>,
-    executor: Option<&ExecutorOptions>,
+    terms: &Terms,
 ) -> Result<Job, Trouble> {
-    if let Some(job) = repository.job_named(name)? {
-        if template.is_some() && template != job.template {
-            let made = if job.template.is_some() { "with another template" } else { "without a template" };
-            let advice = "give the job another name with --job, or leave --template out";
-            return Err(Trouble::usage(format!("job `{name}` was made {made}: {advice}")));
-        }
-        return Ok(job);
-    }
-    let mut new = NewJob::named(name);
+    let mut new = NewJob::named(name).settings(terms.settings()?);
     new.template = template;
-    if let Some(executor) = executor {
-        new = new.settings(serde_json::to_value(Settings { executor: executor.clone() })?);
-    }
     Ok(repository.create_job(&new)?)
 }
 
@@ -320,7 +320,7 @@ pub fn open(
         && input.template.is_none()
         && !has_prompt(unit)
     {
-        let kept = database.archive().ok().and_then(|archive| archive.job_named(job).ok().flatten());
+        let kept = database.peek(job);
         if kept.is_none_or(|job| job.template.is_none()) {
             let id = workcrew::audit::visible::line(&unit.id);
             return Err(Trouble::usage(format!("{place}: unit `{id}` {NO_PROMPT}: give one with --template")));

@@ -20,6 +20,11 @@ impl Who {
     }
 }
 
+/// Whoever gives this command, by giving it.
+pub fn this_command() -> By {
+    By::new(user(), as_it_was_given())
+}
+
 fn user() -> String {
     let names = ["SUDO_USER", "USER", "LOGNAME"].into_iter().filter_map(|name| std::env::var(name).ok());
     let name = names.into_iter().find(|name| !name.is_empty());

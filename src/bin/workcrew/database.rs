@@ -38,6 +38,11 @@ impl Database {
         Ok(SqliteRepository::open(&self.db)?)
     }
 
+    /// A job, if there is a database with it; what is wrong with that is told when it is opened.
+    pub fn peek(&self, job: &str) -> Option<Job> {
+        self.archive().ok()?.job_named(job).ok()?
+    }
+
     /// Refuses a file to be written that is the database or belongs to it, under whatever name.
     pub fn spare(&self, path: &Path) -> Result<(), Trouble> {
         let same = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));

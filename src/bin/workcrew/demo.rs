@@ -6,12 +6,11 @@ use std::process::ExitCode;
 
 use clap::Args;
 use workcrew::source::{Format, UnitSource};
-use workcrew::{NewJob, Repository};
 
-use crate::batch::{Batch, PoolOptions};
+use crate::batch::{self, Batch, PoolOptions};
 use crate::database::Database;
-use crate::executor::ExecutorOptions;
 use crate::input::Input;
+use crate::terms::Terms;
 use crate::trouble::{Trouble, code};
 
 #[derive(Args)]
@@ -28,7 +27,12 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
     let database = Database { db: options.db };
     let repository = database.or_new()?;
     let template = "Write a haiku about {{ thing }}, and count its syllables with the tool.";
-    let job = repository.create_job(&NewJob::named("demo").template(template))?;
+    let (input, pool, terms): (Input, PoolOptions, Terms) = settings();
+    let template = template.to_owned();
+    let job = match batch::find_job(&repository, "demo", Some(&template))? {
+        Some(job) => job,
+        None => batch::make_job(&repository, "demo", Some(template), &terms)?,
+    };
     let things = ["rust", "a queue", "the sea", "two locks", "an invoice", "a long night", "tea", "a quiet fan"];
     let lines: String = (0..options.units)
         .map(|number| {
@@ -40,8 +44,7 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
         })
         .collect();
     let source = UnitSource::from_reader(std::io::Cursor::new(lines), Format::JsonLines)?;
-    let (input, pool, executor): (Input, PoolOptions, ExecutorOptions) = settings();
-    let running = Batch::of_job(database.clone(), repository, job, pool, executor)?.start()?;
+    let running = Batch::of_job(database.clone(), repository, job, pool, &terms)?.start()?;
     let (fed, completion) = running.feed(&input, source)?;
     let ended = running.end(Some(fed), completion, out)?;
     let db = database.as_argument();
@@ -54,7 +57,7 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
 }
 
 /// What one would get who gives no options but these.
-fn settings() -> (Input, PoolOptions, ExecutorOptions) {
+fn settings() -> (Input, PoolOptions, Terms) {
     use clap::{FromArgMatches as _, Parser};
 
     #[derive(Parser)]
@@ -64,10 +67,10 @@ fn settings() -> (Input, PoolOptions, ExecutorOptions) {
         #[command(flatten)]
         pool: PoolOptions,
         #[command(flatten)]
-        executor: ExecutorOptions,
+        terms: Terms,
     }
     let command = <All as clap::CommandFactory>::command();
     let arguments = ["demo", "-", "--executor", "simulated", "--failures", "0.1", "--seed", "7", "--latency", "60ms"];
     let all = All::from_arg_matches(&command.get_matches_from(arguments)).unwrap_or_else(|error| error.exit());
-    (all.input, all.pool, all.executor)
+    (all.input, all.pool, all.terms)
 }

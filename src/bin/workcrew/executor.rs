@@ -1,5 +1,6 @@
 //! What executes the units, as it is asked for on the command line.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use workcrew::executor::CommandExecutor;
 use workcrew::{ClaudeCli, CodexCli, Executor, Replay, Simulated};
 
+use crate::print;
 use crate::time;
 use crate::trouble::Trouble;
 
@@ -26,11 +28,10 @@ pub enum Kind {
     Replay,
 }
 
-/// It is kept with the job, so that `resume` and `worker` need not be told again.
-#[derive(Args, Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Args, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ExecutorOptions {
-    /// What executes the units [default: what the job was made with, or `command` with a program behind --, or `simulated`]
+    /// What executes the units; kept with the job, so that it need not be said again [default: what was last said for the job, or `command` with a program behind --; for `run` of a new job `simulated`]
     #[arg(long, value_enum, help_heading = "Executor")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub executor: Option<Kind>,
@@ -101,13 +102,14 @@ pub struct ExecutorOptions {
 }
 
 impl ExecutorOptions {
-    /// What is asked for here, or else what was asked for when the job was made.
-    pub fn or(self, kept: ExecutorOptions) -> ExecutorOptions {
-        if self.executor.is_some_and(|kind| Some(kind) != kept.executor) {
-            return self;
+    /// What is said here, over what is kept. Of another executor than the one that is kept nothing is.
+    pub fn over(self, kept: ExecutorOptions) -> ExecutorOptions {
+        let (said, was) = (self.kind(), kept.kind());
+        if said.is_some() && said != was {
+            return self.named();
         }
         ExecutorOptions {
-            executor: self.executor.or(kept.executor),
+            executor: said.or(was),
             model: self.model.or(kept.model),
             program: self.program.or(kept.program),
             cwd: self.cwd.or(kept.cwd),
@@ -127,26 +129,41 @@ impl ExecutorOptions {
         }
     }
 
-    /// What was asked for, or the simulation.
-    pub fn kind(&self) -> Kind {
-        let by_command = if self.command.is_empty() { Kind::Simulated } else { Kind::Command };
-        self.executor.unwrap_or(by_command)
+    /// What they are for, if they say it: a program behind -- says it too.
+    pub fn kind(&self) -> Option<Kind> {
+        self.executor.or((!self.command.is_empty()).then_some(Kind::Command))
+    }
+
+    /// The same, saying it by its name.
+    pub fn named(mut self) -> ExecutorOptions {
+        self.executor = self.kind();
+        self
+    }
+
+    /// Whether they say nothing.
+    pub fn is_empty(&self) -> bool {
+        *self == ExecutorOptions::default()
     }
 
     /// Makes it, if it can work here.
-    pub fn make(&self) -> Result<Box<dyn Executor>, Trouble> {
-        if self.kind() != Kind::Command && !self.command.is_empty() {
+    pub fn make(&self, kind: Kind) -> Result<Box<dyn Executor>, Trouble> {
+        let executor = self.build(kind)?;
+        executor.is_available().map_err(|missing| Trouble::usage(missing.to_string()))?;
+        Ok(executor)
+    }
+
+    /// Makes it, wherever it can work.
+    pub fn build(&self, kind: Kind) -> Result<Box<dyn Executor>, Trouble> {
+        if kind != Kind::Command && !self.command.is_empty() {
             return Err(Trouble::usage("a program behind -- is for --executor command"));
         }
-        let executor: Box<dyn Executor> = match self.kind() {
+        Ok(match kind {
             Kind::Simulated => Box::new(self.simulated()?),
             Kind::Claude => Box::new(self.claude()),
             Kind::Codex => Box::new(self.codex()),
             Kind::Command => Box::new(self.command()?),
             Kind::Replay => Box::new(self.replay()?),
-        };
-        executor.is_available().map_err(|missing| Trouble::usage(missing.to_string()))?;
-        Ok(executor)
+        })
     }
 
     fn simulated(&self) -> Result<Simulated, Trouble> {
@@ -208,6 +225,109 @@ impl ExecutorOptions {
     }
 }
 
+impl fmt::Display for ExecutorOptions {
+    /// As on a command line, as far as it says what is started and what that may do.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.kind().and_then(|kind| kind.to_possible_value());
+        f.write_str(name.as_ref().map_or("nothing", |name| name.get_name()))?;
+        let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+        let options = [
+            ("program", path(&self.program).into_iter().collect()),
+            ("from", path(&self.from).into_iter().collect()),
+            ("cwd", path(&self.cwd).into_iter().collect()),
+            ("pass-env", self.pass_env.clone()),
+            ("agent-arg", self.agent_args.clone()),
+            ("permission-mode", self.permission_mode.iter().cloned().collect()),
+            ("allowed-tools", self.allowed_tools.clone()),
+            ("sandbox", self.sandbox.iter().cloned().collect::<Vec<_>>()),
+        ];
+        for (name, value) in options.iter().flat_map(|(name, values)| values.iter().map(move |value| (name, value))) {
+            write!(f, " --{name}={}", print::word(value))?;
+        }
+        if !self.command.is_empty() {
+            f.write_str(" --")?;
+        }
+        self.command.iter().try_for_each(|word| write!(f, " {}", print::word(word)))
+    }
+}
+
 fn of<T>(asked: Vec<T>, kept: Vec<T>) -> Vec<T> {
     if asked.is_empty() { kept } else { asked }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: ExecutorOptions,
+    }
+
+    fn options(line: &str) -> ExecutorOptions {
+        let words = std::iter::once("workcrew").chain(line.split_whitespace());
+        Line::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}")).options
+    }
+
+    #[test]
+    fn what_is_said_later_is_put_over_what_is_kept_of_the_same_executor_and_replaces_another() {
+        for (kept, said, now) in [
+            // Nobody has said what it is for.
+            ("", "", ""),
+            ("", "--model m", "--model m"),
+            ("", "--executor claude --model m", "--executor claude --model m"),
+            ("", "-- cat", "--executor command -- cat"),
+            // Nothing new, also if it was kept without its name.
+            ("--executor claude --model m", "", "--executor claude --model m"),
+            ("-- cat -n", "", "--executor command -- cat -n"),
+            ("--executor simulated --seed 3", "", "--executor simulated --seed 3"),
+            // Options without a name are for what is kept.
+            ("--executor claude --model m", "--model n", "--executor claude --model n"),
+            ("--executor claude --model m", "--max-turns 3", "--executor claude --model m --max-turns 3"),
+            ("-- cat", "--cwd /tmp", "--executor command --cwd /tmp -- cat"),
+            // The same by its name.
+            ("--executor claude --model m --cwd a", "--executor claude --cwd b", "--executor claude --model m --cwd b"),
+            ("--executor codex --sandbox s", "--executor codex", "--executor codex --sandbox s"),
+            // A command by its name, by its program, and by both.
+            ("-- cat", "--executor command", "--executor command -- cat"),
+            ("--executor command --cwd a -- cat", "-- tac", "--executor command --cwd a -- tac"),
+            ("-- cat -n", "--executor command -- tac", "--executor command -- tac"),
+            ("--executor command -- cat", "--executor command --silence 5s", "--executor command --silence 5s -- cat"),
+            // Lists are replaced, not added to.
+            ("--executor claude --pass-env A --pass-env B", "--pass-env C", "--executor claude --pass-env C"),
+            (
+                "--executor claude --allowed-tools Read,Grep",
+                "--allowed-tools Bash",
+                "--executor claude --allowed-tools Bash",
+            ),
+            ("--executor claude --agent-arg=--a", "--agent-arg=--b", "--executor claude --agent-arg=--b"),
+            // Another one has nothing of it.
+            ("--executor claude --model m --cwd a --pass-env A", "--executor codex", "--executor codex"),
+            ("--executor claude --model m", "--executor simulated", "--executor simulated"),
+            ("--executor claude --model m", "-- cat", "--executor command -- cat"),
+            ("--executor claude --model m", "--executor command", "--executor command"),
+            ("--cwd a -- cat", "--executor claude", "--executor claude"),
+            ("--cwd a -- cat", "--executor claude --cwd b", "--executor claude --cwd b"),
+            (
+                "--executor simulated --seed 3 --latency 1s",
+                "--executor replay --from o.db",
+                "--executor replay --from o.db",
+            ),
+            ("--executor replay --from o.db", "--executor simulated", "--executor simulated"),
+            // What makes no sense together stays so, to be told.
+            ("-- cat", "--executor claude -- tac", "--executor claude -- tac"),
+        ] {
+            assert_eq!(options(said).over(options(kept)), options(now), "`{said}` over `{kept}`");
+        }
+    }
+
+    #[test]
+    fn what_is_started_is_told_as_one_would_write_it() {
+        let line = "--executor claude --program ./a --pass-env KEY --agent-arg=--all --permission-mode plan";
+        let told = "claude --program=./a --pass-env=KEY --agent-arg='--all' --permission-mode=plan";
+        assert_eq!(options(line).to_string(), told);
+        assert_eq!(options("--cwd b -- tr a-z A-Z").to_string(), "command --cwd=b -- tr a-z A-Z");
+    }
 }

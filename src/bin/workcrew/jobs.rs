@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::json;
 use workcrew::Archive;
-use workcrew::audit::questions::all_jobs;
+use workcrew::audit::questions::{all_job_changes, all_jobs};
+use workcrew::repository::JobEntry;
 
 use crate::database::Database;
 use crate::print::{self, Table, number};
@@ -17,7 +18,7 @@ use crate::trouble::{Trouble, code};
 pub struct Options {
     #[command(flatten)]
     database: Database,
-    /// Prints one JSON object per line
+    /// Prints one JSON object per line: also what is kept with each job, and who changed that, when and why
     #[arg(long)]
     json: bool,
 }
@@ -28,13 +29,14 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
         Table::new(["JOB", "UNITS", "COMPLETED", "FAILED", "CANCELLED", "RUNNING", "WAITING", "COST", "CREATED"])
             .right(&[1, 2, 3, 4, 5, 6, 7])
             .limit(0, 40);
+    let changes = if options.json { all_job_changes(&archive)? } else { Vec::new() };
     for job in all_jobs(&archive)? {
         let (counts, cost) = (archive.counts(job.id)?, archive.costs(Some(job.id))?.total());
         if options.json {
-            let budget = job.budget;
+            let changes: Vec<&JobEntry> = changes.iter().filter(|change| change.job_id == job.id).collect();
             let line = json!({
                 "job": job.name, "created_at": job.created_at, "counts": counts, "cost": cost,
-                "has_template": job.template.is_some(), "budget": budget,
+                "has_template": job.template.is_some(), "budget": job.budget, "settings": job.settings, "changes": changes,
             });
             print::json(out, &line)?;
             continue;

@@ -38,6 +38,7 @@ mod search;
 mod show;
 mod slow;
 mod status;
+mod terms;
 mod time;
 mod trouble;
 mod verify;
@@ -56,7 +57,7 @@ Exit codes:
     0  all went well; of a batch: every unit is completed
     1  a batch has units that failed or wait, or lines that are no units, or ended after its canary; verify found something
     2  what was asked for makes no sense: an option, a missing file, a unit or job that is not there
-    3  the database cannot be opened, read or written
+    3  the database cannot be opened, read or written, or what is kept with a job in it was altered
   130  interrupted by Ctrl-C or a signal; run the same command again, or `workcrew resume`, to go on
 
 Begin with `workcrew demo`, which needs nothing.";

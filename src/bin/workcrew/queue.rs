@@ -10,6 +10,7 @@ use crate::batch;
 use crate::database::Database;
 use crate::input::Input;
 use crate::print;
+use crate::terms::Terms;
 use crate::trouble::{Trouble, code};
 
 #[derive(Args)]
@@ -24,15 +25,22 @@ pub struct Options {
     /// Prints one JSON object: the job, and how many units were added, known, conflicts, bad
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    terms: Terms,
 }
 
 pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
-    let Options { input, database, job, json } = options;
+    let Options { input, database, job, json, terms } = options;
     let template = input.template()?;
     let name = job.unwrap_or_else(|| input.job_name());
+    terms.check(database.peek(&name).as_ref())?;
     let source = batch::open(&input, &database, &name)?;
     let repository = database.or_new()?;
-    let job = batch::job(&repository, &name, template, None)?;
+    let job = match batch::find_job(&repository, &name, template.as_ref())? {
+        Some(job) => terms.keep(&repository, job)?,
+        None => batch::make_job(&repository, &name, template, &terms)?,
+    };
+    let missing = if terms.execution(&job).is_ok() { "" } else { " --executor …" };
     let fed = batch::store(&repository, &job, &input, source, |_| true)?;
     if json {
         print::json(out, &json!({ "job": job.name, "fed": fed }))?;
@@ -40,7 +48,7 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
         writeln!(out, "job {}", workcrew::audit::visible::line(&job.name))?;
         batch::write_fed(&fed, out)?;
         let (db, job) = (database.as_argument(), batch::job_argument(&job.name));
-        writeln!(out, "execute them: workcrew resume{db}{job}, or workcrew worker{db}{job}")?;
+        writeln!(out, "execute them: workcrew resume{db}{job}{missing}, or workcrew worker{db}{job}{missing}")?;
     }
     Ok(if fed.bad + fed.conflicts == 0 { code::DONE } else { ExitCode::from(code::NOT_ALL_COMPLETED) })
 }

@@ -9,10 +9,10 @@ use workcrew::Completion;
 use crate::batch::{self, Batch, PoolOptions};
 use crate::canary::{self, Verdict};
 use crate::database::Database;
-use crate::executor::ExecutorOptions;
 use crate::input::Input;
 use crate::print;
 use crate::reading::Read;
+use crate::terms::Terms;
 use crate::trouble::{Trouble, code};
 
 #[derive(Args)]
@@ -33,19 +33,28 @@ pub struct Options {
     #[arg(long)]
     yes: bool,
     #[command(flatten)]
-    executor: ExecutorOptions,
+    terms: Terms,
 }
 
 pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
-    let Options { input, database, job, pool, canary, yes, executor } = options;
+    let Options { input, database, job, pool, canary, yes, terms } = options;
     let template = input.template()?;
     let name = job.unwrap_or_else(|| input.job_name());
     // Whether it can work is known before a file is made.
-    executor.make()?;
+    match database.peek(&name) {
+        Some(job) => terms.check(Some(&job))?,
+        None => terms.clone().or_simulated().check_here()?,
+    }
     let mut source: Box<dyn Iterator<Item = Read> + Send> = Box::new(batch::open(&input, &database, &name)?);
     let repository = database.or_new()?;
-    let job = batch::job(&repository, &name, template, Some(&executor))?;
-    let running = Batch::of_job(database, repository, job, pool, executor)?.start()?;
+    let (job, terms) = match batch::find_job(&repository, &name, template.as_ref())? {
+        Some(job) => (job, terms),
+        None => {
+            let terms = terms.or_simulated();
+            (batch::make_job(&repository, &name, template, &terms)?, terms)
+        }
+    };
+    let running = Batch::of_job(database, repository, job, pool, &terms)?.start()?;
     let mut first = Vec::new();
     if let Some(count) = canary {
         match canary::try_out(&running, &input, &mut source, count, yes, out)? {

@@ -7,7 +7,7 @@ use clap::Args;
 
 use crate::batch::{Batch, PoolOptions};
 use crate::database::{Database, OfJob};
-use crate::executor::ExecutorOptions;
+use crate::terms::Terms;
 use crate::trouble::{Trouble, code};
 
 #[derive(Args)]
@@ -19,14 +19,14 @@ pub struct Options {
     #[command(flatten)]
     pool: PoolOptions,
     #[command(flatten)]
-    executor: ExecutorOptions,
+    terms: Terms,
 }
 
 /// It ends when it is asked to, which is no failure of the batch.
 pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
     let repository = options.database.existing()?;
     let job = options.job.one(&repository)?;
-    let running = Batch::of_job(options.database, repository, job, options.pool, options.executor)?.start()?;
+    let running = Batch::of_job(options.database, repository, job, options.pool, &options.terms)?.start()?;
     let completion = running.pool.follow();
     running.end(None, completion, out)?;
     Ok(code::DONE)

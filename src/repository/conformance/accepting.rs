@@ -7,7 +7,7 @@ use crate::attempt::AttemptReport;
 use crate::job::NewJob;
 use crate::lease::OwnerId;
 use crate::repository::{Claimant, Insertion, Intake, RepositoryError, Scope, Submitted};
-use crate::unit::{Change, Inputs, NewUnit, UnitStatus, WorkUnit};
+use crate::unit::{Change, Inputs, NewUnit, UnitStatus, WorkUnit, unit_digest};
 
 cases![
     an_accepted_unit_belongs_to_its_owner,
@@ -390,7 +390,8 @@ pub(super) fn assert_prompt_was_added(scene: &Scene<'_>, id: &str) {
     assert_eq!((row.from, row.to), (Some(UnitStatus::Pending), UnitStatus::Pending));
     assert_eq!((row.actor.clone(), row.attempt_number), (scene.owner.to_string(), None));
     let expected = Inputs::of(&work(id)).expect("it is not deep");
-    assert_eq!(row.digest, Some(expected.digest), "the journal knows what was added");
+    let digest = unit_digest(&expected.digest, scene.job, unit.priority, unit.max_retries);
+    assert_eq!(row.digest, Some(digest), "the journal knows what was added");
     let stored = scene.repository.inputs(unit.key).expect("inputs can be read");
     assert_eq!((stored.content_hash, stored.prompt_hash), (expected.content_hash, expected.prompt_hash));
 }

@@ -66,6 +66,7 @@ mod attempts;
 mod claims;
 mod endings;
 mod intake;
+mod jobs;
 mod leases;
 mod owners_and_workers;
 mod pulling;
@@ -172,6 +173,7 @@ impl fmt::Debug for Case {
 pub fn cases() -> impl Iterator<Item = Case> {
     let by_concern = [
         intake::CASES,
+        jobs::CASES,
         accepting::CASES,
         claims::CASES,
         targeted::CASES,

@@ -16,6 +16,7 @@ use crate::worker::WorkerId;
 pub(super) fn check(scene: &Scene<'_>) {
     let journal = scene.journal();
     check_links(&journal);
+    check_jobs(scene);
     let units = all_pages(|after| scene.repository.units(&UnitFilter::default(), after, PAGE_LIMIT));
     for unit in &units {
         let rows: Vec<&JournalEntry> = journal.iter().filter(|row| row.unit == unit.key).collect();
@@ -42,6 +43,21 @@ fn check_links(journal: &[JournalEntry]) {
         assert_eq!(row.seq, seq, "the journal has a gap");
         assert_eq!(row.link, chain::journal_link(&previous, row), "journal row {seq} has another link");
         previous = row.link;
+    }
+}
+
+/// Every link of the journal of jobs can be computed again, and each job is what its last row says.
+fn check_jobs(scene: &Scene<'_>) {
+    let rows = all_pages(|after| scene.repository.job_journal(after, PAGE_LIMIT));
+    let mut previous = chain::job_journal_genesis();
+    for (row, seq) in rows.iter().zip(1..) {
+        assert_eq!(row.seq, seq, "the journal of jobs has a gap");
+        assert_eq!(row.link, chain::job_journal_link(&previous, row), "row {seq} of the journal of jobs: another link");
+        previous = row.link;
+    }
+    for job in all_pages(|after| scene.repository.jobs(after, PAGE_LIMIT)) {
+        let last = rows.iter().rfind(|row| row.job_id == job.id).expect("every job has a row");
+        assert_eq!(last.digest, job.digest(), "{} is not what its last row says", job.id);
     }
 }
 

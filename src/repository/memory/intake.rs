@@ -1,4 +1,4 @@
-//! From the caller into somebody's hands: create, insert, submit, claim.
+//! From the caller into somebody's hands: create and change a job, insert, submit, claim.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use super::store::{AttemptRecord, Holder, Step, Store, UnitRecord, next_number};
 use crate::attempt::Beginning;
 use crate::chain::Hash;
 use crate::clock::Moment;
-use crate::job::{Job, JobId, NewJob};
+use crate::job::{Job, JobChange, JobId, NewJob};
 use crate::lease::{Claim, OwnerId};
 use crate::repository::rules::{self, Wishes};
 use crate::repository::{
@@ -38,13 +38,24 @@ impl Store {
     pub(super) fn create_job(&mut self, job: &NewJob, now: Moment) -> Result<Job> {
         let new = rules::check_new_job(job)?;
         if let Some(found) = self.job_named(&new.name) {
-            return rules::same_job(found, &new);
+            let made = self.job_journal.iter().find(|row| row.job_id == found.id);
+            return rules::same_job(found, made, &new);
         }
         let NewJob { name, template, budget, settings } = new;
         let id = JobId(next_number(self.jobs.len()));
         let job = Job { id, name, template, budget, settings, created_at: now.wall };
         self.jobs.insert(id, job.clone());
+        self.record_job(&job, &By::whom(actor::CALLER), now);
         Ok(job)
+    }
+
+    pub(super) fn change_job(&mut self, job_id: JobId, change: &JobChange, by: &By, now: Moment) -> Result<Job> {
+        let change = rules::check_job_change(change)?;
+        let job = self.job(job_id)?;
+        let Some(changed) = rules::changed_job(job, &change) else { return Ok(job.clone()) };
+        self.jobs.insert(job_id, changed.clone());
+        self.record_job(&changed, by, now);
+        Ok(changed)
     }
 
     pub(super) fn insert(
@@ -88,8 +99,8 @@ impl Store {
         UnitKey(next_number(self.units.len()))
     }
 
-    fn add_unit(&mut self, unit: UnitRecord, digest: Hash, now: Moment) -> UnitKey {
-        let key = unit.key;
+    fn add_unit(&mut self, unit: UnitRecord, inputs: Hash, now: Moment) -> UnitKey {
+        let (key, digest) = (unit.key, unit.digest(&inputs));
         let by = unit.accepted_by.map_or_else(|| By::whom(actor::CALLER), By::from);
         self.names.insert((unit.job_id, unit.id.to_string()), key);
         self.units.insert(key, unit);
@@ -167,8 +178,9 @@ impl Store {
         }
         unit.prompt.clone_from(&new.prompt);
         unit.prompt_hash = inputs.prompt_hash;
+        let digest = unit.digest(&inputs.digest);
         let step = Step::new(key, Change::AddPrompt, UnitStatus::Pending, By::from(owner));
-        self.record(Step { digest: Some(inputs.digest), ..step }, now);
+        self.record(Step { digest: Some(digest), ..step }, now);
     }
 
     fn claim_if_due(&mut self, key: UnitKey, slot: &Slot, terms: &Terms, now: Moment) -> Result<Submitted> {

@@ -24,13 +24,13 @@ use self::store::Store;
 use super::listeners::Listeners;
 use super::rules::{self, End};
 use super::{
-    Archive, Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Insertion, Intake, JournalEntry,
-    LeaseView, News, Page, Purged, Repository, Result, Slot, StoredInputs, Submitted, Swept, UnitFilter,
+    Archive, Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Insertion, Intake, JobEntry,
+    JournalEntry, LeaseView, News, Page, Purged, Repository, Result, Slot, StoredInputs, Submitted, Swept, UnitFilter,
 };
 use crate::attempt::{Attempt, AttemptKey, AttemptReport, AttemptResult, Beginning, Progress};
 use crate::clock::{Clock, Moment, SystemClock};
 use crate::conversation::{Message, StoredMessage};
-use crate::job::{Job, JobId, NewJob};
+use crate::job::{Job, JobChange, JobId, NewJob};
 use crate::lease::{Claim, Held, Lease, NewOwner, Owner, OwnerId, OwnerState};
 use crate::money::Charge;
 use crate::unit::{NewUnit, UnitKey, WorkUnit};
@@ -137,6 +137,10 @@ impl Archive for MemoryRepository {
         self.store().jobs_page(after, limit)
     }
 
+    fn job_journal(&self, after: i64, limit: usize) -> Result<Page<JobEntry>> {
+        self.store().job_journal_page(after, limit)
+    }
+
     fn unit(&self, job_id: JobId, id: &str) -> Result<WorkUnit> {
         let store = self.store();
         store.unit_named(job_id, id).map(|unit| store.work_unit(unit))
@@ -216,6 +220,10 @@ impl Archive for MemoryRepository {
 impl Repository for MemoryRepository {
     fn create_job(&self, job: &NewJob) -> Result<Job> {
         self.change(|store, now| store.create_job(job, now))
+    }
+
+    fn change_job(&self, job_id: JobId, change: &JobChange, by: &By) -> Result<Job> {
+        self.change(|store, now| store.change_job(job_id, change, by, now))
     }
 
     fn insert(&self, job_id: JobId, units: &[NewUnit], intake: Intake) -> Result<Vec<Insertion>> {

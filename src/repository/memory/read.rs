@@ -15,7 +15,7 @@ use crate::lease::{Claim, Owner, OwnerId};
 use crate::money::{Charge, Cost, Tokens};
 use crate::repository::rules::{self, PageItem};
 use crate::repository::{
-    Costs, Counts, JournalEntry, LeaseView, ModelCost, Page, Result, Staleness, StoredInputs, UnitFilter,
+    Costs, Counts, JobEntry, JournalEntry, LeaseView, ModelCost, Page, Result, Staleness, StoredInputs, UnitFilter,
 };
 use crate::unit::{UnitKey, UnitStatus, WorkUnit};
 use crate::worker::Worker;
@@ -28,6 +28,11 @@ impl Store {
     pub(super) fn jobs_page(&self, after: i64, limit: usize) -> Result<Page<Job>> {
         let jobs = self.jobs.range((Bound::Excluded(JobId(after)), Bound::Unbounded));
         rules::page(limit, jobs.map(|(id, job)| Ok(PageItem { key: id.0, len_bytes: 0, item: job.clone() })))
+    }
+
+    pub(super) fn job_journal_page(&self, after: i64, limit: usize) -> Result<Page<JobEntry>> {
+        let rows = self.job_journal.iter().filter(|row| row.seq > after);
+        rules::page(limit, rows.map(|row| Ok(PageItem { key: row.seq, len_bytes: row.len_bytes(), item: row.clone() })))
     }
 
     /// A unit with what its last attempt left, and the costs of all of them.

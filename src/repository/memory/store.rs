@@ -13,14 +13,15 @@ use crate::job::{Job, JobId};
 use crate::lease::{Lease, Owner, OwnerId};
 use crate::money::Charge;
 use crate::repository::rules::{self, Pause};
-use crate::repository::{By, JournalEntry, RepositoryError, Result};
-use crate::unit::{Change, Inputs, NewUnit, UnitId, UnitKey, UnitOptions, UnitStatus};
+use crate::repository::{By, JobEntry, JournalEntry, RepositoryError, Result};
+use crate::unit::{Change, Inputs, NewUnit, UnitId, UnitKey, UnitOptions, UnitStatus, unit_digest};
 use crate::worker::{Worker, WorkerId};
 
 /// Everything that a memory repository holds.
 #[derive(Default)]
 pub(super) struct Store {
     pub(super) jobs: BTreeMap<JobId, Job>,
+    pub(super) job_journal: Vec<JobEntry>,
     pub(super) units: BTreeMap<UnitKey, UnitRecord>,
     /// The keys of the units by their names.
     pub(super) names: BTreeMap<(JobId, String), UnitKey>,
@@ -179,6 +180,13 @@ impl Store {
         self.units.values().filter(meant).map(|unit| unit.key)
     }
 
+    /// Adds a row to the journal of jobs, once the job was made or changed.
+    pub(super) fn record_job(&mut self, job: &Job, by: &By, now: Moment) {
+        let last = self.job_journal.last().map(|row| (row.seq, row.link));
+        let journal = self.journal.last().map(|row| (row.seq, row.link));
+        self.job_journal.push(JobEntry::following(last, journal, job, by, now.wall));
+    }
+
     /// Adds a row to the journal, once the unit was changed.
     pub(super) fn record(&mut self, step: Step, now: Moment) {
         let unit = self.unit(step.unit);
@@ -272,6 +280,11 @@ impl UnitRecord {
     /// The attempt that is open while it is leased.
     pub(super) fn current_attempt(&self) -> AttemptKey {
         AttemptKey { unit: self.key, number: self.attempt_count }
+    }
+
+    /// The hash of all that it is, given that of its inputs.
+    pub(super) fn digest(&self, inputs: &Hash) -> Hash {
+        unit_digest(inputs, self.job_id, self.priority, self.max_retries)
     }
 
     /// The lease of whoever holds it.

@@ -303,7 +303,8 @@ fn a_submission_completes_the_prompt_with_a_row_that_vouches_for_it() {
     assert_eq!(scene.unit("a").prompt.as_deref(), Some("do it"));
     let inputs = scene.repository.inputs(key).unwrap();
     let (content, prompt) = (&inputs.content_hash, inputs.prompt_hash.as_ref());
-    let digest = crate::unit::inputs_digest("a", None, None, &inputs.options, content, prompt);
+    let inputs = crate::unit::inputs_digest("a", None, None, &inputs.options, content, prompt);
+    let digest = crate::unit::unit_digest(&inputs, scene.job_id, 0, NewUnit::DEFAULT_MAX_RETRIES);
     let row = scene.checked_journal().pop().unwrap();
     assert_eq!((row.change, row.digest), (Change::AddPrompt, Some(digest)));
     scene.clock.advance(Duration::from_secs(9));

@@ -12,7 +12,7 @@ use super::owners::{read_owners, read_workers};
 use super::read::{self, Rows, understood_attempt, understood_list};
 use super::readers::Readers;
 use super::rows::{read_attempt, read_attempt_result, read_attempts, read_charges};
-use super::{backup, health};
+use super::{backup, health, jobs};
 use crate::attempt::{Attempt, AttemptKey, AttemptResult};
 use crate::clock::{Clock, SystemClock};
 use crate::conversation::StoredMessage;
@@ -20,7 +20,8 @@ use crate::job::{Job, JobId};
 use crate::lease::{Owner, OwnerId};
 use crate::money::Charge;
 use crate::repository::{
-    Archive, Costs, Counts, Health, JournalEntry, LeaseView, Page, Result, StoredInputs, UnitFilter, UnitSummary, rules,
+    Archive, Costs, Counts, Health, JobEntry, JournalEntry, LeaseView, Page, Result, StoredInputs, UnitFilter,
+    UnitSummary, rules,
 };
 use crate::unit::{UnitKey, WorkUnit};
 use crate::worker::Worker;
@@ -143,6 +144,10 @@ impl Archive for SqliteArchive {
 
     fn jobs(&self, after: i64, limit: usize) -> Result<Page<Job>> {
         self.look(|connection| read::jobs(connection, after, limit))
+    }
+
+    fn job_journal(&self, after: i64, limit: usize) -> Result<Page<JobEntry>> {
+        self.look(|connection| jobs::journal(connection, after, limit))
     }
 
     fn unit(&self, job_id: JobId, id: &str) -> Result<WorkUnit> {

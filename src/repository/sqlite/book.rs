@@ -83,7 +83,7 @@ pub(super) struct Memory {
     traces: HashMap<AttemptKey, Trace>,
     /// Attempts that nothing has changed since their claim: what changes one of the rows forgets them.
     open: HashMap<AttemptKey, Open>,
-    /// Jobs never change, so this never grows wrong: whether the job has a template.
+    /// A template never changes, so this never grows wrong: whether the job has one.
     jobs: HashMap<JobId, bool>,
     /// Messages that the storage failed to take, until the end of their attempt records them.
     losses: HashMap<AttemptKey, u32>,
@@ -174,12 +174,22 @@ impl<'a> Book<'a> {
         Ok(Book { connection, memory, journal: None, held: HashMap::new(), living: HashSet::new() })
     }
 
+    fn journal_head(&self) -> rusqlite::Result<JournalHead> {
+        match self.journal {
+            Some(head) => Ok(head),
+            None => read_journal_head(self.connection),
+        }
+    }
+
+    /// The place and the link of the journal's last row; `None` if it has none.
+    pub(super) fn journal_end(&self) -> rusqlite::Result<Option<(i64, Hash)>> {
+        let JournalHead { seq, link } = self.journal_head()?;
+        Ok((seq > 0).then_some((seq, link)))
+    }
+
     /// Adds a row to the journal.
     pub(super) fn record(&mut self, now: Moment, entry: Entry<'_>) -> rusqlite::Result<()> {
-        let last = match self.journal {
-            Some(head) => head,
-            None => read_journal_head(self.connection)?,
-        };
+        let last = self.journal_head()?;
         let mut row = JournalEntry {
             seq: last.seq + 1,
             at: now.wall,

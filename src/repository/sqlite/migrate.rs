@@ -13,6 +13,7 @@
 
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
+use super::jobs;
 use super::owners::read_open_owners;
 use crate::clock::Clock;
 use crate::fault::{Stage, point};
@@ -24,14 +25,34 @@ pub(super) const APPLICATION_ID: i32 = 0x776b_6372;
 
 const SCHEMA: &str = include_str!("../../../schema.sql");
 
-const STEPS: &[&str] = &[include_str!("migrations/0001.sql"), include_str!("migrations/0002.sql")];
+const STEPS: &[Step] = &[
+    Step::of(include_str!("migrations/0001.sql")),
+    Step::of(include_str!("migrations/0002.sql")),
+    Step { sql: include_str!("migrations/0003.sql"), fill: jobs::begin_journal },
+];
+
+/// One step from a version to the next.
+#[derive(Clone, Copy)]
+struct Step {
+    /// What becomes of the schema.
+    sql: &'static str,
+    /// What is then made of the rows that are there.
+    fill: fn(&Connection) -> rusqlite::Result<()>,
+}
+
+impl Step {
+    /// A step that leaves the rows as they are.
+    const fn of(sql: &'static str) -> Step {
+        Step { sql, fill: |_| Ok(()) }
+    }
+}
 
 /// The version of the schema that this build reads and writes.
 pub(super) fn current_version() -> u32 {
     version_after(STEPS)
 }
 
-fn version_after(steps: &[&str]) -> u32 {
+fn version_after(steps: &[Step]) -> u32 {
     u32::try_from(steps.len()).expect("a few steps")
 }
 
@@ -65,7 +86,7 @@ pub(super) fn migrate(connection: &Connection, clock: &dyn Clock) -> Result<(), 
     take_steps(connection, STEPS, clock)
 }
 
-fn take_steps(connection: &Connection, steps: &[&str], clock: &dyn Clock) -> Result<(), NotMigrated> {
+fn take_steps(connection: &Connection, steps: &[Step], clock: &dyn Clock) -> Result<(), NotMigrated> {
     if is_up_to_date(connection, steps)? {
         return Ok(());
     }
@@ -78,7 +99,8 @@ fn take_steps(connection: &Connection, steps: &[&str], clock: &dyn Clock) -> Res
         return Err(NotMigrated::InUse(Box::new(owner)));
     }
     for step in &steps[version(connection)? as usize..] {
-        transaction.execute_batch(step)?;
+        transaction.execute_batch(step.sql)?;
+        (step.fill)(&transaction)?;
         point("migrate", Stage::Inside);
     }
     transaction.pragma_update(None, "user_version", version_after(steps))?;
@@ -87,7 +109,7 @@ fn take_steps(connection: &Connection, steps: &[&str], clock: &dyn Clock) -> Res
     Ok(())
 }
 
-fn is_up_to_date(connection: &Connection, steps: &[&str]) -> Result<bool, NotMigrated> {
+fn is_up_to_date(connection: &Connection, steps: &[Step]) -> Result<bool, NotMigrated> {
     let (found, known) = (version(connection)?, version_after(steps));
     if found > known { Err(NotMigrated::Newer(found)) } else { Ok(found == known) }
 }
@@ -112,7 +134,7 @@ pub(super) fn living_owner(connection: &Connection, clock: &dyn Clock) -> rusqli
 pub(super) fn is_schema_ours(connection: &Connection) -> rusqlite::Result<bool> {
     let ours = Connection::open_in_memory()?;
     match STEPS.get(..version(connection)? as usize) {
-        Some(steps) if steps.len() < STEPS.len() => steps.iter().try_for_each(|step| ours.execute_batch(step))?,
+        Some(steps) if steps.len() < STEPS.len() => steps.iter().try_for_each(|step| ours.execute_batch(step.sql))?,
         _ => ours.execute_batch(SCHEMA)?,
     }
     Ok(shape(connection)? == shape(&ours)?)
@@ -147,7 +169,7 @@ mod tests {
     use crate::unit::UnitStatus;
     use crate::worker::WorkerStatus;
 
-    fn from_steps(steps: &[&str]) -> Connection {
+    fn from_steps(steps: &[Step]) -> Connection {
         let connection = Connection::open_in_memory().unwrap();
         take_steps(&connection, steps, &SystemClock).unwrap();
         connection
@@ -189,7 +211,7 @@ mod tests {
 
     #[test]
     fn an_existing_version_takes_only_the_missing_steps() {
-        let two = [STEPS[0], "CREATE TABLE second (x INTEGER) STRICT;"];
+        let two = [STEPS[0], Step::of("CREATE TABLE second (x INTEGER) STRICT;")];
         let connection = from_steps(&STEPS[..1]);
         connection
             .execute("INSERT INTO jobs (name, settings, created_at) VALUES ('kept', x'6e756c6c', 1)", [])
@@ -203,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_step_that_fails_leaves_the_old_schema() {
-        let steps = [STEPS[0], "CREATE TABLE second (x INTEGER) STRICT;", "no SQL at all"];
+        let steps = [STEPS[0], Step::of("CREATE TABLE second (x INTEGER) STRICT;"), Step::of("no SQL at all")];
         let connection = from_steps(&STEPS[..1]);
         assert!(take_steps(&connection, &steps, &SystemClock).is_err());
         assert_eq!(version(&connection).unwrap(), 1);
@@ -221,7 +243,7 @@ mod tests {
     #[test]
     fn nothing_is_migrated_under_a_living_owner() {
         let boot_id = SystemClock.boot_id();
-        let two = [STEPS[0], "CREATE TABLE second (x INTEGER) STRICT;"];
+        let two = [STEPS[0], Step::of("CREATE TABLE second (x INTEGER) STRICT;")];
         let connection = from_steps(&STEPS[..1]);
         let this = Process::this(&boot_id);
         connection

@@ -6,7 +6,7 @@
 //! | `migrate` | the schema, and how an older one becomes today's |
 //! | `queue`, `writer`, `answers` | all changes go through one thread, which commits whatever waits as one transaction |
 //! | `book` | an open transaction, the journal's chain, what the writer remembers |
-//! | `units`, `claims`, `attempts`, `endings`, `owners`, `purge` | the verbs, in the order a unit travels |
+//! | `jobs`, `units`, `claims`, `attempts`, `endings`, `owners`, `purge` | the verbs, in the order a unit travels |
 //! | `messages`, `rows` | between rows and records |
 //! | `readers`, `read`, `backlog`, `archive` | reading, beside the writer or without one |
 //! | `upkeep`, `health`, `backup`, `compact` | the file as such: how it is, a copy of it, its size |
@@ -36,6 +36,7 @@ mod claims;
 mod compact;
 mod endings;
 mod health;
+mod jobs;
 mod messages;
 mod migrate;
 mod open;
@@ -75,14 +76,14 @@ use self::writer::{Order, Patience, Writer, WriterThread};
 use super::listeners::Listeners;
 use super::rules::End;
 use super::{
-    Archive, Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Insertion, Intake, JournalEntry,
-    LeaseView, News, Page, Purged, Repository, Result, Slot, StoredInputs, Submitted, Swept, UnitFilter, UnitSummary,
-    rules,
+    Archive, Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Insertion, Intake, JobEntry,
+    JournalEntry, LeaseView, News, Page, Purged, Repository, Result, Slot, StoredInputs, Submitted, Swept, UnitFilter,
+    UnitSummary, rules,
 };
 use crate::attempt::{Attempt, AttemptKey, AttemptReport, AttemptResult, Beginning, Progress};
 use crate::clock::{Clock, SystemClock};
 use crate::conversation::{Message, StoredMessage, to_json};
-use crate::job::{Job, JobId, NewJob};
+use crate::job::{Job, JobChange, JobId, NewJob};
 use crate::lease::{Backpressure, Claim, Held, Lease, NewOwner, Owner, OwnerId, OwnerState};
 use crate::money::Charge;
 use crate::unit::{NewUnit, UnitKey, WorkUnit};
@@ -276,6 +277,11 @@ impl Repository for SqliteRepository {
     fn create_job(&self, job: &NewJob) -> Result<Job> {
         let (now, job) = (self.shared.clock.now(), rules::check_new_job(job)?);
         self.run(Order::new("create_job"), move |book| book.create_job(now, &job))
+    }
+
+    fn change_job(&self, job_id: JobId, change: &JobChange, by: &By) -> Result<Job> {
+        let (now, change, by) = (self.shared.clock.now(), rules::check_job_change(change)?, by.clone());
+        self.run(Order::new("change_job"), move |book| book.change_job(now, job_id, &change, &by))
     }
 
     fn insert(&self, job_id: JobId, units: &[NewUnit], intake: Intake) -> Result<Vec<Insertion>> {
@@ -483,6 +489,10 @@ impl Archive for SqliteRepository {
 
     fn jobs(&self, after: i64, limit: usize) -> Result<Page<Job>> {
         self.shared.archive.jobs(after, limit)
+    }
+
+    fn job_journal(&self, after: i64, limit: usize) -> Result<Page<JobEntry>> {
+        self.shared.archive.job_journal(after, limit)
     }
 
     fn unit(&self, job_id: JobId, id: &str) -> Result<WorkUnit> {

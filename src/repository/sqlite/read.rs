@@ -6,13 +6,13 @@ use rusqlite::types::Value as Sql;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, params, params_from_iter};
 use serde_json::Value;
 
+use super::jobs::{JOB_COLUMNS, read_job};
 use super::messages::read_content;
 use super::owners::read_owner;
 use super::rows::{
     blob, failure, json, named, optional_blob, optional_json, optional_time, pause, read_attempt, read_attempt_result,
     read_attempts, read_unit_charges, time, tokens, unit_id, unsigned, worker_id,
 };
-use super::units::{JOB_COLUMNS, read_job};
 use crate::attempt::{Attempt, AttemptKey, Failure};
 use crate::clock::Moment;
 use crate::conversation::{Role, StoredMessage, from_json};
@@ -49,7 +49,7 @@ pub(super) fn stored<T>(read: rusqlite::Result<T>) -> Result<T> {
 }
 
 /// Reads the rows of a query into a page; `what` names a row by its key, which is the first column.
-fn read_page<T>(
+pub(super) fn read_page<T>(
     connection: &Connection,
     sql: &str,
     parameters: impl rusqlite::Params,
@@ -73,7 +73,7 @@ fn read_page<T>(
 }
 
 /// One more than the page holds, so that the last page is known as such.
-fn sql_limit(limit: usize) -> i64 {
+pub(super) fn sql_limit(limit: usize) -> i64 {
     i64::try_from(page_limit(limit) + 1).unwrap_or(i64::MAX)
 }
 

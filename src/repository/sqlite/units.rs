@@ -1,4 +1,4 @@
-//! Units on their way in: jobs, insert, submit; and what people do to them: cancel, requeue.
+//! Units on their way in: insert, submit; and what people do to them: cancel, requeue.
 
 use chrono::{DateTime, Utc};
 use rusqlite::{OptionalExtension, params};
@@ -6,16 +6,14 @@ use rusqlite::{OptionalExtension, params};
 use super::book::{Answer, Book, Entry};
 use super::claims::{Grant, Terms};
 use super::read;
-use super::rows::{HotUnit, blob, json, optional_blob, optional_time, time};
+use super::rows::{HotUnit, blob, optional_blob, optional_time};
 use crate::chain::Hash;
 use crate::clock::Moment;
-use crate::conversation::to_json;
-use crate::job::{Job, JobId, NewJob};
+use crate::job::JobId;
 use crate::lease::{Lease, OwnerId};
-use crate::money::Money;
 use crate::repository::rules::{self, End, Pause};
 use crate::repository::{By, CancelAnswer, Insertion, Intake, RepositoryError, Slot, Submitted, actor};
-use crate::unit::{Change, Inputs, NewUnit, UnitId, UnitKey, UnitStatus, WorkUnit};
+use crate::unit::{Change, Inputs, NewUnit, UnitId, UnitKey, UnitStatus, WorkUnit, unit_digest};
 
 /// A unit that is to be stored, checked and serialised by its caller, so that the writer need not.
 #[derive(Debug)]
@@ -85,41 +83,7 @@ pub(super) enum Taken {
     Found(Submitted),
 }
 
-pub(super) fn read_job(row: &rusqlite::Row<'_>) -> rusqlite::Result<Job> {
-    Ok(Job {
-        id: JobId(row.get(0)?),
-        name: row.get(1)?,
-        template: row.get(2)?,
-        budget: row.get::<_, Option<i64>>(3)?.map(Money::from_nanos),
-        settings: json(row, 4)?,
-        created_at: time(row, 5)?,
-    })
-}
-
-pub(super) const JOB_COLUMNS: &str = "id, name, template, budget, settings, created_at FROM jobs";
-
 impl Book<'_> {
-    pub(super) fn create_job(&mut self, now: Moment, new: &NewJob) -> Answer<Job> {
-        let mut select = self.connection.prepare_cached(&format!("SELECT {JOB_COLUMNS} WHERE name = ?1"))?;
-        if let Some(job) = select.query_row([&new.name], read_job).optional()? {
-            return rules::same_job(job, new).map_err(Into::into);
-        }
-        let settings = to_json(&new.settings).map_err(RepositoryError::from)?;
-        let mut insert = self.connection.prepare_cached(
-            "INSERT INTO jobs (name, template, budget, settings, created_at) VALUES (?1, ?2, ?3, ?4, ?5)",
-        )?;
-        let budget = new.budget.map(Money::nanos);
-        let id = insert.insert(params![new.name, new.template, budget, settings, now.wall.timestamp_millis()])?;
-        Ok(Job {
-            id: JobId(id),
-            name: new.name.clone(),
-            template: new.template.clone(),
-            budget: new.budget,
-            settings: new.settings.clone(),
-            created_at: now.wall,
-        })
-    }
-
     pub(super) fn insert(
         &mut self,
         now: Moment,
@@ -260,7 +224,7 @@ impl Book<'_> {
                 actor: &owner.to_string(),
                 reason: None,
                 conversation: None,
-                digest: Some(row.inputs.digest),
+                digest: Some(unit_digest(&row.inputs.digest, unit.job_id, unit.priority, unit.max_retries)),
             },
         )?;
         Ok(())
@@ -337,7 +301,7 @@ impl Book<'_> {
                 actor: owner.as_deref().unwrap_or(actor::CALLER),
                 reason: None,
                 conversation: None,
-                digest: Some(row.inputs.digest),
+                digest: Some(unit_digest(&row.inputs.digest, job_id, row.priority, row.max_retries)),
             },
         )?;
         Ok(key)

@@ -8,6 +8,7 @@ mod help;
 mod hostile;
 mod input;
 mod interrupted;
+mod kept;
 mod outputs;
 mod screen;
 mod stream;

@@ -7,13 +7,15 @@ use super::life::Life;
 use super::table::{Row, Stored, Table, dump, reckless, tables};
 use super::{Look, Random, look_at};
 
-/// What a message, a result, a bill, an attempt's end, a unit's inputs and the journal consist of.
-const EVIDENCE: [(&str, &[&str]); 7] = [
+/// What a message, a result, a bill, an attempt's end, a unit's inputs, the jobs and the journals consist of.
+const EVIDENCE: [(&str, &[&str]); 9] = [
     ("messages", &[]),
     ("attempt_results", &[]),
     ("output_files", &[]),
     ("charges", &[]),
     ("journal", &[]),
+    ("jobs", &[]),
+    ("job_journal", &[]),
     ("unit_inputs", &[]),
     ("attempts", &["failure_kind", "failure_message", "outcome", "head", "message_count"]),
 ];
@@ -23,11 +25,6 @@ const NOT_EVIDENCE: &[(&str, &str, &str)] = &[
     ("attempts", "claim_token", "finds the answer of a claim that was lost, while its lease lasts"),
     ("checkpoints", "attempt_number", "only the unit's last one is looked for"),
     ("checkpoints", "value", "is for the next attempt only, which replaces it"),
-    ("jobs", "name", "the job as its caller wrote it; units name it by its id"),
-    ("jobs", "template", "what was really sent is kept with each attempt"),
-    ("jobs", "budget", "bounds what is spent; what was spent is in the charges"),
-    ("jobs", "settings", "the caller's own"),
-    ("jobs", "created_at", "for people; the journal has the time of each insert"),
     ("owners", "instance", "who is alive; what an owner did is in the journal and in its attempts"),
     ("owners", "label", "for people"),
     ("owners", "pid", "tells whether an owner still lives"),
@@ -43,10 +40,8 @@ const NOT_EVIDENCE: &[(&str, &str, &str)] = &[
     ("owners", "state", "for people, while it lives"),
     ("owners", "told_at", "the same"),
     ("partials", "text", "replaced several times a second, and a message when the attempt ends"),
-    ("work_units", "priority", "decides who is next, not what was done"),
     ("work_units", "has_prompt", "derived from the inputs, for the claim"),
     ("work_units", "releases", "derived from the attempts, for the limit"),
-    ("work_units", "max_retries", "a limit; that it was kept is checked"),
     ("work_units", "accepted_by", "decides who may claim it; an owner that is gone is found"),
     ("work_units", "not_before", "decides when it is next"),
     ("work_units", "delay_ms", "the same"),

@@ -92,6 +92,7 @@ fn list_all(archive: &SqliteArchive) {
         }
     }
     pages(|after| archive.jobs(after, 3));
+    pages(|after| archive.job_journal(after, 3));
     pages(|after| archive.units(&UnitFilter::default(), after, 3));
     pages(|after| archive.leases(None, after, 3));
     pages(|after| archive.leases(Some(JobId(1)), after, 3));

@@ -10,9 +10,9 @@ use workcrew::clock::{Clock, ManualClock};
 use workcrew::repository::sqlite::SqliteOptions;
 use workcrew::repository::{By, CancelAnswer, ClaimRequest, Claimant, Intake, Scope, Slot, Submitted};
 use workcrew::{
-    AttemptReport, Beginning, Charge, Failure, FailureKind, JobId, Lease, Message, Money, NewJob, NewOwner, NewUnit,
-    Next, OwnerId, Part, Price, Process, Progress, Repository, RepositoryError, Role, SqliteRepository, Tokens,
-    WorkerId,
+    AttemptReport, Beginning, Charge, Failure, FailureKind, JobChange, JobId, Lease, Message, Money, NewJob, NewOwner,
+    NewUnit, Next, OwnerId, Part, Price, Process, Progress, Repository, RepositoryError, Role, SqliteRepository,
+    Tokens, WorkerId,
 };
 
 const TTL: Duration = Duration::from_secs(60);
@@ -35,6 +35,7 @@ impl Life {
         pool.prompted_when_submitted();
         pool.waited_too_long();
         pool.running();
+        pool.changed();
         life
     }
 
@@ -182,6 +183,13 @@ impl Pool {
         let unit = NewUnit::new("waited").queue_timeout(Duration::from_secs(1));
         self.repository.insert(self.job_id, &[unit], Intake::AcceptedBy(self.owner)).unwrap();
         self.lose();
+    }
+
+    /// The job becomes another, and a second one is made.
+    fn changed(&self) {
+        let change = JobChange::default().settings(json!({ "a": 1, "b": "c" })).budget(Money::from_nanos(9));
+        self.repository.change_job(self.job_id, &change, &By::new("ada", "more of it")).unwrap();
+        self.repository.create_job(&NewJob::named("empty")).unwrap();
     }
 
     /// One that is being executed, one that waits, and one that waits for a time.

@@ -73,12 +73,48 @@ fn a_deleted_or_swapped_journal_row_is_found() {
 }
 
 #[test]
+fn a_job_that_was_made_to_execute_something_else_is_found() {
+    let settings = "UPDATE jobs SET settings = CAST('{\"executor\":{\"command\":[\"rm\"]}}' AS BLOB) WHERE id = 1";
+    assert_found(settings, "job 1: its budget or its settings are not what the journal of jobs says");
+    let template = "UPDATE jobs SET template = 'Send me the keys.' WHERE id = 1";
+    assert_found(template, "job 1: its name, its template or when it was made is not what row 1");
+    assert_found("DELETE FROM job_journal WHERE seq = 2", "row 3 follows row 1");
+    assert_found("DELETE FROM job_journal", "job 1: the journal of jobs says nothing about it");
+    assert_found("DELETE FROM job_journal WHERE job_id = 2; DELETE FROM jobs WHERE id = 1", "job 1: is not there");
+}
+
+#[test]
+fn a_unit_that_was_moved_hurried_or_given_more_tries_is_found() {
+    for change in ["job_id = 2", "priority = priority + 1", "max_retries = 9"] {
+        let found = "unit `retried`: its name, inputs, job, priority or retries are not what the journal says";
+        assert_found(&format!("UPDATE work_units SET {change} WHERE id = 'retried'"), found);
+    }
+}
+
+#[test]
+fn units_that_were_all_deleted_are_missed_if_a_job_was_made_or_changed_after_them() {
+    let tables = ["messages", "attempt_results", "output_files", "charges", "partials", "checkpoints", "unit_inputs"];
+    let mut all: String = tables.iter().map(|table| format!("DELETE FROM {table};")).collect();
+    all += "DELETE FROM journal; DELETE FROM attempts; DELETE FROM work_units; DELETE FROM workers;";
+    let found = verification_after(&Verify::new(), &all);
+    assert!(found.to_string().contains("I13 the journal: row "), "{found}");
+    // Without that nothing inside of the database tells: only heads that were kept elsewhere do.
+    let made_before = "DELETE FROM job_journal WHERE seq > 1; DELETE FROM jobs WHERE id = 2;
+                       UPDATE jobs SET budget = 7, settings = (SELECT settings FROM job_journal WHERE seq = 1);";
+    assert!(verification_after(&Verify::new(), &(all + made_before)).is_clean());
+}
+
+#[test]
 fn a_truncated_journal_is_found_by_a_head_that_was_kept_elsewhere() {
     let life = Life::lived();
     let whole = Verify::new().run(&SqliteArchive::open(life.path()).unwrap()).unwrap();
     let last = "(SELECT key FROM work_units WHERE id = 'later')";
+    // Nobody has made or changed a job after it.
     let cut = format!(
-        "DELETE FROM unit_inputs WHERE unit_key = {last};
+        "UPDATE jobs SET budget = 7, settings = (SELECT settings FROM job_journal WHERE seq = 1) WHERE id = 1;
+         DELETE FROM job_journal WHERE seq > 1;
+         DELETE FROM jobs WHERE id = 2;
+         DELETE FROM unit_inputs WHERE unit_key = {last};
          DELETE FROM journal WHERE unit_key = {last};
          DELETE FROM work_units WHERE id = 'later';"
     );

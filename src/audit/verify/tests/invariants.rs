@@ -298,7 +298,7 @@ fn i13_altered_inputs_are_found() {
     let payload = finding(|inputs| inputs.payload = Some(b"[]".to_vec()));
     assert_eq!(payload, ["I13 unit `a41`: its inputs are not what was stored: their hash differs"]);
     let options = finding(|inputs| inputs.options = b"{\"timeout\":1}".to_vec());
-    let said = "I13 unit `a41`: its name or its inputs are not what the journal says";
+    let said = "I13 unit `a41`: its name, inputs, job, priority or retries are not what the journal says";
     assert_eq!(options, ["I13 unit `a41`: its inputs are not what was stored: their hash differs", said]);
     let prompt = finding(|inputs| inputs.prompt = Some("Do evil.".to_owned()));
     assert_eq!(prompt, ["I13 unit `a41`: its prompt is not what was stored: its hash differs"]);
@@ -312,13 +312,32 @@ fn i13_altered_inputs_are_found() {
 }
 
 #[test]
+fn i13_a_unit_that_was_hurried_or_given_more_tries_is_found() {
+    let said = "I13 unit `a41`: its name, inputs, job, priority or retries are not what the journal says";
+    let units = |units: &mut Vec<WorkUnit>| units[0].priority = 7;
+    assert_eq!(Tampered { units, ..Tampered::nothing_of(completed()) }.findings(), [said]);
+    let units = |units: &mut Vec<WorkUnit>| units[0].max_retries = 7;
+    assert_eq!(Tampered { units, ..Tampered::nothing_of(completed()) }.findings(), [said]);
+}
+
+#[test]
+fn i13_a_unit_of_an_earlier_version_is_vouched_for_by_the_hash_of_its_inputs_alone() {
+    let journal = |rows: &mut Vec<JournalEntry>| {
+        let unit = NewUnit::new("a41").prompt("Do a41.").payload(json!({ "n": 1 }));
+        rows[0].digest = Some(crate::unit::Inputs::of(&unit).unwrap().digest);
+    };
+    let altered = "I13 the journal: row 1 was altered, or does not link to the one before";
+    assert_eq!(Tampered { journal, ..Tampered::nothing_of(completed()) }.findings(), [altered], "and nothing else");
+}
+
+#[test]
 fn i13_a_prompt_that_its_row_does_not_vouch_for_is_found() {
     let prompted = || {
         let pool = Pool::new();
         given_a_prompt_when_submitted(&pool);
         pool
     };
-    let finding = "I13 unit `prompted`: its name or its inputs are not what the journal says";
+    let finding = "I13 unit `prompted`: its name, inputs, job, priority or retries are not what the journal says";
     let journal = |rows: &mut Vec<JournalEntry>| rows[1].digest = None;
     assert_found(&Tampered { journal, ..Tampered::nothing_of(prompted()) }.findings(), finding);
     let inputs = |inputs: &mut StoredInputs| (inputs.prompt, inputs.prompt_hash) = (None, None);
@@ -335,12 +354,12 @@ fn i13_what_was_left_of_the_inputs_is_checked_after_a_purge_too() {
     let pool = completed();
     purge(&pool);
     let units = |units: &mut Vec<WorkUnit>| units[0].id = crate::UnitId::new("a42").unwrap();
-    let finding = "I13 unit `a42`: its name or its inputs are not what the journal says";
+    let finding = "I13 unit `a42`: its name, inputs, job, priority or retries are not what the journal says";
     assert_eq!(Tampered { units, ..Tampered::nothing_of(pool) }.findings(), [finding]);
     let pool = completed();
     purge(&pool);
     let inputs = |inputs: &mut StoredInputs| inputs.unit_type = Some("page".to_owned());
-    let finding = "I13 unit `a41`: its name or its inputs are not what the journal says";
+    let finding = "I13 unit `a41`: its name, inputs, job, priority or retries are not what the journal says";
     assert_eq!(Tampered { inputs, ..Tampered::nothing_of(pool) }.findings(), [finding]);
 }
 

@@ -2,6 +2,7 @@
 
 mod damage;
 mod invariants;
+mod jobs;
 mod tampered;
 
 use std::time::Duration;

@@ -11,7 +11,7 @@ use crate::lease::{Owner, OwnerId};
 use crate::money::Charge;
 use crate::repository::memory::MemoryRepository;
 use crate::repository::{
-    Archive, Costs, Counts, JournalEntry, LeaseView, Page, RepositoryError, Result, StoredInputs, UnitFilter,
+    Archive, Costs, Counts, JobEntry, JournalEntry, LeaseView, Page, RepositoryError, Result, StoredInputs, UnitFilter,
 };
 use crate::unit::{UnitKey, WorkUnit};
 use crate::worker::Worker;
@@ -27,6 +27,8 @@ pub(super) struct Tampered {
     pub(super) messages: fn(&mut Vec<StoredMessage>),
     pub(super) partial_text: Option<&'static str>,
     pub(super) inputs: fn(&mut StoredInputs),
+    pub(super) jobs: fn(&mut Vec<Job>),
+    pub(super) job_journal: fn(&mut Vec<JobEntry>),
     pub(super) journal: fn(&mut Vec<JournalEntry>),
     pub(super) owners: fn(&mut Vec<Owner>),
     pub(super) workers: fn(&mut Vec<Worker>),
@@ -47,6 +49,8 @@ impl Tampered {
             messages: |_| {},
             partial_text: None,
             inputs: |_| {},
+            jobs: |_| {},
+            job_journal: |_| {},
             journal: |_| {},
             owners: |_| {},
             workers: |_| {},
@@ -81,7 +85,9 @@ impl Tampered {
 
 impl Archive for Tampered {
     fn job(&self, id: JobId) -> Result<Job> {
-        self.inner.job(id)
+        let mut jobs = vec![self.inner.job(id)?];
+        (self.jobs)(&mut jobs);
+        jobs.pop().ok_or(RepositoryError::UnknownJob(id))
     }
 
     fn job_named(&self, name: &str) -> Result<Option<Job>> {
@@ -89,7 +95,11 @@ impl Archive for Tampered {
     }
 
     fn jobs(&self, after: i64, limit: usize) -> Result<Page<Job>> {
-        self.page("job", self.inner.jobs(after, limit)?, |job| job.id.0, |_| {})
+        self.page("job", self.inner.jobs(after, limit)?, |job| job.id.0, self.jobs)
+    }
+
+    fn job_journal(&self, after: i64, limit: usize) -> Result<Page<JobEntry>> {
+        self.page("job row", self.inner.job_journal(after, limit)?, |row| row.seq, self.job_journal)
     }
 
     fn unit(&self, job_id: JobId, id: &str) -> Result<WorkUnit> {
