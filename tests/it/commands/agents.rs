@@ -84,7 +84,7 @@ fn what_the_real_programs_print_means_the_same_through_a_pool() {
         ("claude-agent", Completed, "", "$0.057452", false),
         ("claude-e400", Failed, "invalid_request", "$0.00", false),
         ("claude-maxturns1", Failed, "max_turns", "$0.011012", false),
-        ("claude-budget", Failed, "budget", "$2.010216", false),
+        ("claude-budget", Failed, "cost_limit", "$2.010216", false),
         ("claude-r429-inf-maxretries0", Failed, "rate_limited", "$0.00", false),
         ("claude-sigTERM-tool", Failed, "killed", "unknown", false),
         ("claude-noverbose", Failed, "invalid_arguments", "$0.00", false),
