@@ -170,8 +170,8 @@ impl NewUnit {
     /// most this, and what its last execution spends before it tells of it or stops.
     ///
     /// What nobody can price does not count, since nobody knows how much it is: an executor that tells no amounts, such as
-    /// [`CodexCli`](crate::CodexCli), is not bounded by it. [`ClaudeCli`](crate::ClaudeCli) passes on what is left. A unit that may
-    /// cost nothing is not executed at all.
+    /// [`CodexCli`](crate::CodexCli) without a [price](crate::CodexCli::price), is not bounded by it. [`ClaudeCli`](crate::ClaudeCli) passes on
+    /// what is left. A unit that may cost nothing is not executed at all.
     ///
     /// ```
     /// use workcrew::{Call, Charge, ExecuteError, FailureKind, NewUnit, Tokens, WorkResult};
