@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use workcrew::clock::Clock as _;
 use workcrew::executor::CancelReason;
-use workcrew::repository::By;
+use workcrew::repository::{By, Claimant, Slot, Submitted};
 use workcrew::{
-    Call, Charge, ExecuteError, FailureKind, MemoryRepository, Money, NewJob, NewUnit, Outcome, Repository,
-    RetryPolicy, Stop, Tokens, UnitStatus, WorkPool, WorkResult, WorkUnit,
+    Call, Charge, ExecuteError, FailureKind, MemoryRepository, Money, NewJob, NewOwner, NewUnit, Outcome, Process,
+    Progress, Repository, RetryPolicy, Stop, Tokens, UnitStatus, WorkPool, WorkResult, WorkUnit, WorkerId,
 };
 
 use super::capture::{cents, charge};
@@ -241,6 +242,31 @@ fn what_was_given_back_after_it_has_cost_what_it_may_is_not_executed_again() {
     assert!(stage.is_empty());
     pool.stop(Stop::Drain).unwrap();
     world.assert_clean();
+}
+
+#[test]
+fn what_a_crash_has_cost_counts() {
+    let world = World::new();
+    let process = Process::this(&world.clock.boot_id());
+    let dead = NewOwner::new(Process { start_ticks: process.start_ticks - 1, ..process }, "dead");
+    let dead = Claimant::new(world.repository.register_owner(&dead).unwrap(), Duration::from_secs(3_600));
+    let slot = Slot::new(WorkerId::new("w1").unwrap());
+    let submitted = world.repository.submit(world.job, &capped("a", 25).prompt("go"), &dead, &slot).unwrap();
+    let Submitted::Claimed(claim) = submitted else { panic!("{submitted:?}") };
+    world.repository.progress(&claim.lease, &Progress::default().charge(charge(20))).unwrap();
+
+    let (pool, stage) = world.staged(1);
+    let handle = pool.submit_work_unit(capped("a", 25), "go").unwrap();
+    stage.next().end(|call| {
+        assert_eq!(call.cost_left(), Some(cents(5)));
+        call.usage(charge(5));
+        panic!("oh");
+    });
+    let unit = handle.wait().unwrap();
+    assert_eq!(over_limit(&unit), "it has cost $0.25 of at most $0.25: panic: oh");
+    assert_eq!(world.attempts("a")[0].outcome, Some(Outcome::Lost));
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean_after_crashes();
 }
 
 #[test]
