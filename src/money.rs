@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::iter::Sum;
-use std::ops::{Add, AddAssign};
+use std::ops::{Add, AddAssign, Sub};
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ const TOKENS_PER_PRICE: i128 = 1_000_000;
 
 /// An amount in nano-dollars, which prints as dollars.
 ///
-/// Sums stop at the largest amount (about nine billion dollars) instead of wrapping.
+/// Sums and differences stop at the largest amount (about nine billion dollars) instead of wrapping.
 ///
 /// ```
 /// use workcrew::Money;
@@ -49,6 +49,14 @@ impl Add for Money {
 
     fn add(self, other: Money) -> Money {
         Money(self.0.saturating_add(other.0))
+    }
+}
+
+impl Sub for Money {
+    type Output = Money;
+
+    fn sub(self, other: Money) -> Money {
+        Money(self.0.saturating_sub(other.0))
     }
 }
 
@@ -404,6 +412,7 @@ mod tests {
     #[test]
     fn a_sum_stops_at_the_largest_amount() {
         assert_eq!(Money(i64::MAX) + Money(1), Money(i64::MAX));
+        assert_eq!(Money(i64::MIN) - Money(1), Money(i64::MIN));
     }
 
     #[test]

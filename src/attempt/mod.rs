@@ -87,9 +87,10 @@ impl FailureKind {
     pub const QUEUE_TIMEOUT: FailureKind = FailureKind(Cow::Borrowed("queue_timeout"));
     /// The prompt could not be made.
     pub const PROMPT: FailureKind = FailureKind(Cow::Borrowed("prompt"));
-
     /// It said more than a conversation may hold.
     pub const CONVERSATION_LIMIT: FailureKind = FailureKind(Cow::Borrowed("conversation_limit"));
+    /// It has cost as much as it may.
+    pub const COST_LIMIT: FailureKind = FailureKind(Cow::Borrowed("cost_limit"));
 
     /// A kind of one's own.
     pub fn new(name: impl Into<Cow<'static, str>>) -> FailureKind {

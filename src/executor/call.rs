@@ -10,7 +10,7 @@ use crate::attempt::Process;
 use crate::clock::Clock;
 use crate::conversation::Message;
 use crate::lease::Claim;
-use crate::money::Charge;
+use crate::money::{Charge, Money};
 use crate::unit::WorkUnit;
 use crate::worker::WorkerId;
 
@@ -108,6 +108,12 @@ impl<'a> Call<'a> {
     pub fn time_left(&self) -> Duration {
         let left_ms = self.deadline_ms.saturating_sub(self.clock.now().boot_ms);
         Duration::from_millis(u64::try_from(left_ms).unwrap_or_default())
+    }
+
+    /// How much of what its unit [may cost](crate::NewUnit::max_cost) was left when this attempt began; `None` if nobody has set a limit.
+    /// What this attempt tells with [`usage`](Call::usage) is not taken off.
+    pub fn cost_left(&self) -> Option<Money> {
+        self.claim.unit.options.max_cost.map(|limit| limit - self.claim.unit.cost.amount)
     }
 
     /// How long it has to return once it is to stop.

@@ -23,6 +23,8 @@ pub enum CancelReason {
     LeaseLost,
     /// It said more than a conversation may hold.
     ConversationLimit,
+    /// Its unit has cost more than it may.
+    CostLimit,
 }
 
 /// Tells an execution to stop. Its clones are the same token, for threads of the executor's own.

@@ -13,7 +13,7 @@
 //! | [`INVALID_REQUEST`] | the provider will not take the request (400, 413), or it is too long | nothing: it would fail again |
 //! | [`MODEL_NOT_FOUND`] | there is no such model for this account (404) | nothing |
 //! | [`MAX_TURNS`] | it took as many turns as it may | nothing |
-//! | [`BUDGET`] | it spent what it may | nothing |
+//! | [`COST_LIMIT`] | its unit has cost as much as it may ([`max_cost`](crate::NewUnit::max_cost)) | nothing: a further attempt would cost more |
 //! | [`MAX_TOKENS`] | the answer is longer than the model may write | nothing: the next one would be as long, and as dear |
 //! | [`REFUSED`] | the model, or what watches over it, refuses | nothing |
 //! | [`NO_STRUCTURED_OUTPUT`] | it answered, but not in the form that was asked for | another attempt |
@@ -55,8 +55,8 @@ pub const INVALID_REQUEST: &str = "invalid_request";
 pub const MODEL_NOT_FOUND: &str = "model_not_found";
 /// It took as many turns as it may.
 pub const MAX_TURNS: &str = "max_turns";
-/// It spent what it may.
-pub const BUDGET: &str = "budget";
+/// Its unit has cost as much as it may.
+pub const COST_LIMIT: &str = "cost_limit";
 /// The answer is longer than the model may write.
 pub const MAX_TOKENS: &str = "max_tokens";
 /// The model refuses.

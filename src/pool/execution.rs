@@ -10,17 +10,19 @@ use serde_json::Value;
 
 use super::capacity::WorkerNumber;
 use super::core::Core;
+use super::cost_limit;
 use super::homes;
 use super::line::Tie;
 use super::observe::Event;
 use super::open_unit::{OpenUnit, Said};
+use super::supervisor;
 use crate::attempt::{AttemptReport, Process, Progress};
 use crate::chain::Hash;
 use crate::conversation::{Message, Part, Truncation};
 use crate::error::RepositoryError;
 use crate::executor::{CancelReason, CancelToken, Recorder, WorkResult};
 use crate::lease::Claim;
-use crate::money::Charge;
+use crate::money::{Charge, Money};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
@@ -70,6 +72,13 @@ impl Told {
     fn lose_unsent(&mut self) {
         self.lost = self.lost.saturating_add(u32::try_from(self.unsent.len()).unwrap_or(u32::MAX));
         self.unsent.clear();
+    }
+
+    /// What was used of each model.
+    fn charges_with(&self, result: &WorkResult) -> BTreeMap<String, Charge> {
+        let mut charges = self.charges.clone();
+        charges.extend(result.charges.iter().map(|charge| (charge.model.clone(), charge.clone())));
+        charges
     }
 }
 
@@ -148,13 +157,17 @@ impl Execution {
             log::debug!("unit {}: the last words were not stored: {error}", self.claim.unit.id);
         }
         told.lose_unsent();
-        let mut charges = told.charges.clone();
-        charges.extend(result.charges.iter().map(|charge| (charge.model.clone(), charge.clone())));
         Captured {
             session_id: result.session_id.clone().or_else(|| told.session_id.clone()),
-            charges: charges.into_values().collect(),
+            charges: told.charges_with(result).into_values().collect(),
             messages_lost: told.lost,
         }
+    }
+
+    /// What its unit has cost so far with all attempts, as far as that is known. `result` has the last word on what was used.
+    pub(super) fn cost(&self, result: &WorkResult) -> Money {
+        let charges = self.told().charges_with(result);
+        self.claim.unit.cost.amount + charges.values().filter_map(|charge| charge.amount).sum()
     }
 
     /// It is in this session: whoever carries it on is best off where it is. What is told too late counts for nothing.
@@ -331,6 +344,12 @@ impl Recorder for Recording<'_> {
     fn usage(&self, charge: Charge) {
         self.execution.told().charges.insert(charge.model.clone(), charge.clone());
         self.progress(&Progress::default().charge(charge));
+        let cost = self.execution.cost(&WorkResult::empty());
+        if cost_limit::is_exceeded(&self.execution.claim.unit, cost)
+            && let Some(cell) = self.core.registry.get(self.execution.worker)
+        {
+            supervisor::ask_to_stop(self.core, &cell, self.execution, CancelReason::CostLimit);
+        }
     }
 
     fn checkpoint(&self, value: &Value) {

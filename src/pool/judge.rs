@@ -6,13 +6,17 @@
 //! | somebody no longer wants the unit | cancelled, the result stays on the attempt | cancelled |
 //! | its time was up | timed out, the result stays on the attempt | timed out |
 //! | it said too much | failed for good | failed for good |
+//! | its unit has cost too much | COMPLETED: it is paid for | failed for good |
 //! | the pool stops, or its lease was lost | COMPLETED, if the lease still holds | given back, uncounted |
+//!
+//! What failed and would have another attempt has none if its unit has cost as much as it may.
 
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
 use super::core::Core;
+use super::cost_limit;
 use super::execution::Execution;
 use crate::attempt::{Ending, Failure, FailureKind, Next};
 use crate::executor::{CancelReason, ExecuteError, Then, WorkResult};
@@ -68,11 +72,18 @@ pub(super) fn judge(core: &Core, execution: &Execution, outcome: Result<WorkResu
             End::new(How::Finish(Ending::Failed { failure, next: Next::GiveUp }))
         }
         (_, None) => End::new(How::Finish(Ending::Completed)),
+        (Some(CancelReason::CostLimit), Some(failure)) => {
+            let failure = cost_limit::failure(&execution.claim.unit, execution.cost(&result), Some(failure.message));
+            End::new(How::Finish(Ending::Failed { failure, next: Next::GiveUp }))
+        }
         (Some(_), Some(failure)) if is_over => failed(core, execution, failure, then),
         (Some(CancelReason::Shutdown), Some(_)) => release("the pool stops"),
         (Some(CancelReason::LeaseLost), Some(_)) => release("its lease could not be renewed"),
         (None, Some(failure)) => failed(core, execution, failure, then),
     };
+    if let How::Finish(ending) = &mut end.how {
+        end_if_too_dear(execution, &result, ending);
+    }
     end.result = result;
     end.crash = crash;
     end
@@ -107,6 +118,18 @@ fn failed(core: &Core, execution: &Execution, failure: Failure, then: Then) -> E
             let next = next(core, execution, then);
             End::new(How::Finish(Ending::Failed { failure, next }))
         }
+    }
+}
+
+/// What would be tried again although its unit has cost as much as it may ends here, and not after the pause.
+fn end_if_too_dear(execution: &Execution, result: &WorkResult, ending: &mut Ending) {
+    let unit = &execution.claim.unit;
+    let (Ending::Failed { failure, next } | Ending::TimedOut { failure, next }) = ending else { return };
+    let is_tried_again = matches!(next, Next::Retry { .. }) && unit.attempts_used < unit.max_retries;
+    let cost = execution.cost(result);
+    if is_tried_again && cost_limit::is_reached(unit, cost) {
+        *failure = cost_limit::failure(unit, cost, Some(failure.to_string()));
+        *next = Next::GiveUp;
     }
 }
 

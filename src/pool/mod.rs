@@ -16,7 +16,7 @@
 //! 5. A unit that may be tried again waits as PENDING. The supervisor's timers say when it is due, the `claimer` claims it.
 //!
 //! What can go wrong on the way: an execution that takes too long is asked to stop, and left behind if it does not; a
-//! thread of its own finishes its business (`slot::replace`). A lease that cannot be renewed ends the execution (`heartbeat`).
+//! thread of its own finishes its business (`slot::replace`). So is one whose unit costs more than it may (`cost_limit`). A lease that cannot be renewed ends the execution (`heartbeat`).
 //! What ends without a worker is told by the `reporter`.
 //!
 //! # The life of a worker
@@ -47,6 +47,7 @@ mod cell;
 mod claimer;
 mod close;
 mod core;
+mod cost_limit;
 mod crew;
 mod enqueue;
 mod error;

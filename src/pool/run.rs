@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::cell::{After, Return, WorkerCell};
 use super::close::{Closer, Settled, close, patiently, report_late};
 use super::core::Core;
+use super::cost_limit;
 use super::execution::{ComeBack, Execution, Recording};
 use super::judge::{End, How, judge, release};
 use super::ledger::Left;
@@ -122,7 +123,7 @@ pub(super) fn close_stuck(core: &Core, cell: &WorkerCell, execution: &Arc<Execut
 /// How an attempt ends whose thread did not return.
 fn end_of_abandoned(core: &Core, execution: &Execution) -> End {
     if execution.has_begun() {
-        return judge(core, execution, Err(ExecuteError::retry("the executor did not return when its time was up")));
+        return judge(core, execution, Err(ExecuteError::retry("the executor did not return when it was to stop")));
     }
     let reason = format!("its worker did not come up within {:?}", core.settings.startup_timeout);
     let end = end_before_start(core, execution).unwrap_or_else(|| not_brought_up(core, execution, &reason));
@@ -207,10 +208,15 @@ fn execute(core: &Core, cell: &WorkerCell, execution: &Execution) -> End {
     judge(core, execution, outcome.unwrap_or_else(|payload| Err(panicked(payload))))
 }
 
-/// What was asked to stop before it began does not begin, and nothing does while the pool is held.
+/// What was asked to stop before it began does not begin, nor does what has cost as much as it may, and nothing does while the pool is held.
 fn end_before_start(core: &Core, execution: &Execution) -> Option<End> {
     if execution.cancel.reason() == Some(CancelReason::Requested) {
         return Some(End::new(How::Finish(Ending::Cancelled)));
+    }
+    let unit = &execution.claim.unit;
+    if cost_limit::is_reached(unit, unit.cost.amount) {
+        let failure = cost_limit::failure(unit, unit.cost.amount, None);
+        return Some(End::new(How::Finish(Ending::Failed { failure, next: Next::GiveUp })));
     }
     match core.ready.stop_mode() {
         Some(Stop::Cancel { .. } | Stop::Now) => Some(release("the pool stops")),

@@ -38,7 +38,7 @@ pub struct UnitOptions {
     /// How long an attempt may take; the pool's timeout if not set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Duration>,
-    /// How much it may cost.
+    /// How much it may cost, over all its attempts; see [`NewUnit::max_cost`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_cost: Option<Money>,
     /// Whether doing it twice does no harm, so that it may be tried again after a crash in any case.
@@ -163,7 +163,34 @@ impl NewUnit {
         self
     }
 
-    /// How much it may cost (the job's budget).
+    /// How much it may cost, over all its attempts (as much as it likes).
+    ///
+    /// A unit that has cost as much is FAILED with [`FailureKind::COST_LIMIT`](crate::FailureKind::COST_LIMIT) instead of being tried
+    /// again, and is not executed, also after a requeue. An execution that tells with [`Call::usage`](crate::Call::usage) that it has cost
+    /// more is asked to stop; what it said is kept, and if it answers all the same, that counts. So a unit costs at
+    /// most this, and what its last execution spends before it tells of it or stops.
+    ///
+    /// What nobody can price does not count, since nobody knows how much it is: an executor that tells no amounts, such as
+    /// [`CodexCli`](crate::CodexCli) without a [price](crate::CodexCli::price), is not bounded by it. [`ClaudeCli`](crate::ClaudeCli) passes on
+    /// what is left. A unit that may cost nothing is not executed at all.
+    ///
+    /// ```
+    /// use workcrew::{Call, Charge, ExecuteError, FailureKind, NewUnit, Tokens, WorkResult};
+    ///
+    /// fn execute(call: &Call<'_>) -> Result<WorkResult, ExecuteError> {
+    ///     call.usage(Charge::reported("a-model", Tokens::default(), "0.10".parse()?));
+    ///     Err(ExecuteError::retry("no luck"))
+    /// }
+    /// # use workcrew::{MemoryRepository, NewJob, Repository, RetryPolicy, WorkPool};
+    /// # let repository = MemoryRepository::new();
+    /// # let job = repository.create_job(&NewJob::named("a job"))?;
+    /// # let pool = WorkPool::builder(job.id, execute, repository).retry(RetryPolicy::immediate()).start()?;
+    /// let dear = NewUnit::new("dear").max_cost("0.25".parse()?).max_retries(1_000);
+    /// let unit = pool.enqueue(dear, "Try it.")?.wait()?;
+    /// assert_eq!((unit.attempt_count, unit.cost.to_string().as_str()), (3, "$0.30"));
+    /// assert_eq!(unit.failure.unwrap().kind, FailureKind::COST_LIMIT);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn max_cost(mut self, max_cost: Money) -> NewUnit {
         self.options.max_cost = Some(max_cost);
         self

@@ -384,6 +384,22 @@ fn claude_takes_no_more_turns_than_it_may() {
 
 #[test]
 #[ignore = "needs `.ci/real-cli`"]
+fn claude_stops_when_its_unit_has_cost_what_it_may_whatever_its_session_has_cost() {
+    let world = World::new();
+    let first = world.run(world.claude(), NewUnit::new("first"), &json!([{ "use": [bash("echo 1")] }, say("one")]));
+    let answer = cost(ANSWER).amount;
+    // Two answers cost a little more than that, and so does the session already.
+    let unit = NewUnit::new("a").max_cost(answer + answer - Money::from_nanos(1)).max_retries(1_000);
+    let unit = unit.resume_session(first.session_id.unwrap());
+    let unit = world.run(world.claude(), unit, &json!([{ "use": [bash("echo again")] }]));
+    assert_eq!((unit.status, world.answered("a")), (UnitStatus::Failed, vec![200, 200]));
+    assert_eq!(world.ends("a"), [failed(kinds::COST_LIMIT)]);
+    assert_eq!((unit.tokens, unit.cost), (world.billed("a"), cost(world.billed("a"))));
+    world.assert_clean();
+}
+
+#[test]
+#[ignore = "needs `.ci/real-cli`"]
 fn units_and_attempts_that_carry_on_a_session_of_claude_cost_what_was_billed() {
     let world = World::new();
     let first = world.run(world.claude(), NewUnit::new("first"), &json!([{ "use": [bash("echo 1")] }, say("one")]));

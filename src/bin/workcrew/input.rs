@@ -5,10 +5,11 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use serde_json::Value;
-use workcrew::NewUnit;
 use workcrew::prompt::{self, PromptError};
 use workcrew::source::{Format, UnitSource};
+use workcrew::{Money, NewUnit};
 
+use crate::print;
 use crate::trouble::Trouble;
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -34,6 +35,9 @@ pub struct Input {
     /// How often a unit is tried again, unless its line says so
     #[arg(long, value_name = "N", default_value_t = NewUnit::DEFAULT_MAX_RETRIES)]
     pub retries: u32,
+    /// How many dollars a unit may cost over all attempts, unless its line says so; it belongs to the unit, so the same file again needs the same
+    #[arg(long, value_name = "DOLLARS", value_parser = print::dollars)]
+    max_cost: Option<Money>,
 }
 
 impl Input {
@@ -88,5 +92,6 @@ impl Input {
         if unit.max_retries == NewUnit::DEFAULT_MAX_RETRIES {
             unit.max_retries = self.retries;
         }
+        unit.options.max_cost = unit.options.max_cost.or(self.max_cost);
     }
 }

@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 
 use serde::Serialize;
-use workcrew::Cost;
 use workcrew::audit::visible::{is_obeyed, line};
+use workcrew::{Cost, Money};
 
 use crate::trouble::Trouble;
 
@@ -118,6 +118,12 @@ pub fn word(text: &str) -> String {
 pub fn positive(text: &str) -> Result<usize, String> {
     let number = text.parse().ok().filter(|&number: &usize| number > 0);
     number.ok_or_else(|| format!("`{text}` is no number from 1"))
+}
+
+/// An amount that can be spent.
+pub fn dollars(text: &str) -> Result<Money, String> {
+    let amount = text.parse().ok().filter(|&amount| amount > Money::ZERO);
+    amount.ok_or_else(|| format!("`{text}` is no amount of dollars above 0"))
 }
 
 /// A cost with four decimals, and with what is not known.

@@ -22,7 +22,7 @@ pub(in crate::executor) enum Trouble {
     InvalidRequest,
     ModelNotFound,
     MaxTurns,
-    Budget,
+    CostLimit,
     MaxTokens,
     Refused,
     NoStructuredOutput,
@@ -55,7 +55,7 @@ impl Trouble {
             Trouble::InvalidRequest => kinds::INVALID_REQUEST,
             Trouble::ModelNotFound => kinds::MODEL_NOT_FOUND,
             Trouble::MaxTurns => kinds::MAX_TURNS,
-            Trouble::Budget => kinds::BUDGET,
+            Trouble::CostLimit => kinds::COST_LIMIT,
             Trouble::MaxTokens => kinds::MAX_TOKENS,
             Trouble::Refused => kinds::REFUSED,
             Trouble::NoStructuredOutput => kinds::NO_STRUCTURED_OUTPUT,
@@ -96,7 +96,7 @@ impl Trouble {
             Trouble::InvalidRequest
             | Trouble::ModelNotFound
             | Trouble::MaxTurns
-            | Trouble::Budget
+            | Trouble::CostLimit
             | Trouble::MaxTokens
             | Trouble::Refused
             | Trouble::BadStructuredOutput

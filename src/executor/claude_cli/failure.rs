@@ -52,7 +52,7 @@ impl Hints {
 pub(super) fn trouble(result: &Event, hints: &Hints, call: &Call<'_>) -> Trouble {
     match text(result, "subtype") {
         "error_max_turns" => Trouble::MaxTurns,
-        "error_max_budget_usd" => Trouble::Budget,
+        "error_max_budget_usd" => Trouble::CostLimit,
         "error_max_structured_output_retries" => Trouble::BadStructuredOutput,
         "error_during_execution" => during_execution(result, call),
         _ => of_api(result, hints, call.clock.now().wall),

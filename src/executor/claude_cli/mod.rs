@@ -11,6 +11,12 @@
 //! (`permission_denials`), and `error_after_success` if an error came after the answer. With a schema all that is in the last message of
 //! the conversation. What can go wrong, and what follows, is the table of [`kinds`](super::kinds).
 //!
+//! # What it may cost
+//!
+//! What is left of the unit's [`max_cost`](crate::NewUnit::max_cost) goes to it as `--max-budget-usd`. It counts what this process spends, also where that
+//! carries on a session that cost something before, and looks at it after each request: the last one may cost more. A process that is kept for
+//! several units ([`ClaudeSession`]) counts for all of them together, so it is not told; there the limit holds between the attempts of a unit.
+//!
 //! # What it is not told
 //!
 //! Variables of the host's own that begin with `CLAUDECODE` or `CLAUDE_CODE_` are not passed on, because they change what it does: a host that was
@@ -42,6 +48,7 @@ use super::agent_cli::{Setup, option, recorded, session_to_resume};
 use super::process::{self, ChildCommand, Environment};
 use super::{Call, ExecuteError, Executor, Unavailable, WorkResult, available};
 use crate::attempt::Provenance;
+use crate::money::Money;
 
 /// What Claude Code needs of the host's environment beyond what every program does: keys and endpoints.
 const NEEDED: &[&str] = &[
@@ -294,12 +301,15 @@ impl ClaudeCli {
 
     /// The arguments for a call.
     fn arguments(&self, call: &Call<'_>) -> Vec<OsString> {
-        self.arguments_with(session_to_resume(call), call)
+        self.arguments_with(session_to_resume(call), call.cost_left(), call)
     }
 
-    /// The same with this session to carry on.
-    fn arguments_with(&self, session: Option<&str>, call: &Call<'_>) -> Vec<OsString> {
+    /// The same with this session to carry on, and with so much that the process may spend in its life.
+    fn arguments_with(&self, session: Option<&str>, budget: Option<Money>, call: &Call<'_>) -> Vec<OsString> {
         let mut arguments = self.options();
+        if let Some(budget) = budget {
+            arguments.push(option("--max-budget-usd", budget.to_string().replace('$', "")));
+        }
         if let Some(turns) = self.turns(call) {
             arguments.push(option("--max-turns", turns.to_string()));
         }

@@ -62,9 +62,10 @@ pub enum Between {
 /// # Ok::<(), workcrew::executor::warm::KeepError>(())
 /// ```
 ///
-/// Three things differ from a process for each unit. Nothing works in the background, unless you set
+/// Four things differ from a process for each unit. Nothing works in the background, unless you set
 /// `CLAUDE_CODE_DISABLE_BACKGROUND_TASKS` to something else: it would go on in the next unit, and at its expense. If it did after all, the process
 /// is heard out and not asked again. A unit that is cancelled is interrupted, and the process goes on if that took less than half a second.
+/// What a unit may still cost is not passed on, since the process spends for others too: it is looked at when the unit has its answer.
 /// And a prompt that begins with `/` is a command to the program here too, so the process is replaced after it: it may have changed more than its unit.
 #[derive(Debug)]
 pub struct ClaudeSession {
@@ -192,7 +193,7 @@ impl Dialect for Session {
 
     fn child(&self, call: &Call<'_>) -> ChildCommand {
         let remembered = self.remembered(&self.key(call));
-        let mut arguments = self.agent.arguments_with(self.resumed(call).or(remembered.as_deref()), call);
+        let mut arguments = self.agent.arguments_with(self.resumed(call).or(remembered.as_deref()), None, call);
         arguments.push("--input-format=stream-json".into());
         ChildCommand { input: Input::Open, ..self.agent.setup.child(arguments, call) }
     }

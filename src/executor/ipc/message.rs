@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::executor::{Then, WorkResult};
 use crate::job::JobId;
+use crate::money::Money;
 use crate::unit::{UnitId, UnitOptions};
 
 /// The types of what a parent says.
@@ -170,6 +171,9 @@ pub struct Query {
     /// What an earlier attempt saved last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<Value>,
+    /// How much of the `max_cost` among its options is left.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_left: Option<Money>,
     /// How long it may take.
     pub timeout_ms: u64,
     /// How long it has to end once it is to stop.
@@ -345,6 +349,7 @@ mod tests {
             options: UnitOptions::default(),
             session: None,
             checkpoint: None,
+            cost_left: None,
             timeout_ms: 600_000,
             grace_ms: 1_500,
         }

@@ -196,6 +196,7 @@ impl Dialect for Protocol {
             options: unit.options.clone(),
             session: call.resume_session().map(str::to_owned),
             checkpoint: call.last_checkpoint().cloned(),
+            cost_left: call.cost_left(),
             timeout_ms: milliseconds(call.time_left()).unsigned_abs(),
             grace_ms: milliseconds(grace).unsigned_abs(),
         };

@@ -432,6 +432,7 @@ impl Recorder for Wire<'_> {
 
 /// The unit of a query, as far as a worker has to know it.
 fn claim(query: &Query) -> Claim {
+    let spent = query.options.max_cost.zip(query.cost_left).map(|(limit, left)| limit - left);
     let unit = WorkUnit {
         key: UnitKey(0),
         job_id: query.job_id,
@@ -465,7 +466,7 @@ fn claim(query: &Query) -> Claim {
         session_id: None,
         process: None,
         tokens: Tokens::default(),
-        cost: Cost::default(),
+        cost: Cost { amount: spent.unwrap_or_default(), unpriced: 0 },
     };
     let lease = Lease {
         job_id: query.job_id,

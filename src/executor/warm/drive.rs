@@ -153,7 +153,9 @@ impl<'a, D: Dialect> Drive<'a, D> {
         for source in happens(self.held.process(), until) {
             self.attend(source);
         }
-        if self.cancelled_at.is_none() && self.call.is_cancelled() {
+        // What was answered has nothing left to stop.
+        let is_answered = matches!(self.over, Some((Afterwards::GoesOn | Afterwards::Replaced(_), _)));
+        if self.cancelled_at.is_none() && !is_answered && self.call.is_cancelled() {
             self.cancelled_at = Some(Instant::now());
             let words = self.held.crew.dialect.cancel(&self.request_id);
             self.held.process_mut().say(&words);

@@ -188,3 +188,22 @@ fn what_may_not_be_read_is_told() {
         ran.tells(&format!("units cannot be read from `{name}`: Permission denied"));
     }
 }
+
+#[test]
+fn a_unit_costs_no_more_than_its_line_says_or_else_the_command() {
+    let scene = Scene::new();
+    scene.write(
+        "u.jsonl",
+        "{\"id\":\"a\",\"prompt\":\"one\"}\n{\"id\":\"b\",\"prompt\":\"two\",\"max_cost\":\"$100\",\"max_retries\":0}\n",
+    );
+    let line = "u.jsonl --max-cost 0.000001 --retries 1000";
+    scene.run(&format!("run {line} --failures 1 --latency 1ms")).code(1).says("2 failed");
+    let kind = |id: &str| scene.run(&format!("show {id} --json")).well().json()[0]["unit"]["failure"]["kind"].clone();
+    assert_eq!((kind("a"), kind("b") == "cost_limit"), ("cost_limit".into(), false));
+    // It is part of what the unit is.
+    scene.run(&format!("queue {line}")).well().says("0 new, 2 known before");
+    scene.run("queue u.jsonl").code(1).says("1 contradicts a known one");
+    for wrong in ["0", "-1", "much"] {
+        scene.run_all(&["queue", "u.jsonl", &format!("--max-cost={wrong}")]).code(2).tells("no amount of dollars");
+    }
+}

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use workcrew::repository::By;
 use workcrew::{
-    Archive, ClaudeCli, CodexCli, Executor, NewUnit, Outcome, Price, Repository, RetryPolicy, Stop, UnitStatus,
+    Archive, ClaudeCli, CodexCli, Executor, Money, NewUnit, Outcome, Price, Repository, RetryPolicy, Stop, UnitStatus,
     WorkPool,
 };
 
@@ -84,7 +84,7 @@ fn what_the_real_programs_print_means_the_same_through_a_pool() {
         ("claude-agent", Completed, "", "$0.057452", false),
         ("claude-e400", Failed, "invalid_request", "$0.00", false),
         ("claude-maxturns1", Failed, "max_turns", "$0.011012", false),
-        ("claude-budget", Failed, "budget", "$2.010216", false),
+        ("claude-budget", Failed, "cost_limit", "$2.010216", false),
         ("claude-r429-inf-maxretries0", Failed, "rate_limited", "$0.00", false),
         ("claude-sigTERM-tool", Failed, "killed", "unknown", false),
         ("claude-noverbose", Failed, "invalid_arguments", "$0.00", false),
@@ -177,6 +177,21 @@ fn an_agent_that_dies_in_the_middle_is_resumed_and_both_attempts_are_paid_for() 
         2,
         "the prompt and the beginning"
     );
+    world.assert_clean();
+}
+
+#[test]
+fn a_program_is_told_what_its_unit_may_cost_and_an_answer_that_costs_more_counts() {
+    let world = World::new();
+    let max_cost = |cents: i64| Money::from_nanos(cents * 10_000_000);
+    let dear = NewUnit::new("dear").max_cost(max_cost(1));
+    let ended = world.execute(world.claude(&replays("claude-text")), dear);
+    assert_eq!(ended, (UnitStatus::Completed, String::new(), "$0.010672".to_owned(), false));
+    let stopped = NewUnit::new("stopped").max_cost(max_cost(201));
+    let ended = world.execute(world.claude(&replays("claude-budget")), stopped);
+    assert_eq!(ended, (UnitStatus::Failed, "cost_limit".to_owned(), "$2.010216".to_owned(), false));
+    let notes = world.notes();
+    assert!(notes[0].contains("--max-budget-usd=0.01") && notes[2].contains("--max-budget-usd=2.01"), "{notes:?}");
     world.assert_clean();
 }
 

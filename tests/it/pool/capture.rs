@@ -116,7 +116,7 @@ fn every_attempt_keeps_its_conversation_cost_and_provenance() {
             "rate_limited: refused",
             "panic: oh",
             "timed_out: it took longer than 600s: interrupted",
-            "timed_out: it took longer than 600s: the executor did not return when its time was up",
+            "timed_out: it took longer than 600s: the executor did not return when it was to stop",
         ]
     );
     let of = |outcome: fn(&Attempt) -> Outcome| attempts.iter().map(outcome).collect::<Vec<_>>();

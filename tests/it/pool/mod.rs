@@ -13,6 +13,7 @@ mod capacities_crashed;
 mod capacities_crossed;
 mod capture;
 mod corners;
+mod cost_limits;
 mod crashes;
 mod defaults;
 mod endings;

@@ -271,6 +271,22 @@ fn what_comes_of_a_unit_is_what_a_process_of_its_own_makes_of_it() {
 }
 
 #[test]
+fn an_answer_that_costs_more_than_its_unit_may_counts_and_there_is_nothing_to_interrupt() {
+    let world = World::new();
+    let pool = pool(&world, session(&world, Between::Clear));
+    for id in ["1", "2"] {
+        let unit = NewUnit::new(id).max_cost("0.10".parse().unwrap());
+        let unit = pool.enqueue(unit, id).unwrap().wait_timeout(LONG).unwrap();
+        assert_eq!((unit.status, unit.cost.to_string().as_str()), (UnitStatus::Completed, "$0.25"));
+    }
+    pool.stop(Stop::Drain).unwrap();
+    assert_eq!((told(&world), starts(&world)), (["1", "/clear", "2"].map(str::to_owned).into(), 1));
+    let notes = notes(&world);
+    assert!(!notes.iter().any(|note| note.contains("interrupt") || note.contains("budget")), "{notes:?}");
+    world.assert_clean();
+}
+
+#[test]
 fn a_cancelled_unit_is_interrupted_and_its_process_goes_on() {
     let world = World::new();
     let pool = pool(&world, session(&world, Between::Clear));

@@ -94,6 +94,21 @@ fn a_query_that_fails_keeps_its_worker_and_says_what_follows() {
 }
 
 #[test]
+fn a_worker_knows_what_its_unit_may_still_cost_and_is_stopped_when_it_costs_more() {
+    let world = World::new();
+    let (pool, processes) = world.pool("good", world.keep(1));
+    let unit = NewUnit::new("a").max_cost("0.25".parse().unwrap());
+    let unit = pool.enqueue(unit, "spend 0.20 0.06").unwrap().wait_timeout(LONG).unwrap();
+    let failure = unit.failure.unwrap().to_string();
+    assert_eq!(failure, "cost_limit: it has cost $0.26 of at most $0.25: stopped in time");
+    assert_eq!(world.messages(&world.attempts("a")[1])[0].text(), "$0.05");
+    assert_eq!(ask(&pool, "b", "echo hi").output.as_deref(), Some("hi"));
+    assert_eq!(processes.list()[0].number, 1, "by the same worker all the time");
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
+
+#[test]
 fn a_panic_in_a_worker_is_told_and_the_worker_is_replaced() {
     let world = World::new();
     let (pool, _processes) = world.pool("good", world.keep(1));

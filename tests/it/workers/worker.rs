@@ -42,6 +42,19 @@ pub(super) fn good(call: &Call<'_>) -> Result<WorkResult, ExecuteError> {
             Ok(WorkResult::text("done")
                 .json(json!({ "resumed": call.resume_session(), "had": call.last_checkpoint() })))
         }
+        // So much the first time; then until it is told to stop.
+        "spend" => {
+            let (first, second) = rest.split_once(' ').unwrap();
+            let charge = |amount: &str| Charge::reported("a-model", Tokens::default(), amount.parse().unwrap());
+            if call.attempt_number() == 1 {
+                call.usage(charge(first));
+                return Err(ExecuteError::retry("not yet"));
+            }
+            call.message(Message::assistant(call.cost_left().unwrap().to_string()));
+            call.usage(charge(second));
+            call.cancel_token().wait_timeout(Duration::MAX);
+            Err(ExecuteError::retry("stopped in time"))
+        }
         "fail" => Err(ExecuteError::give_up(rest).kind("told_to").result(WorkResult::text("half"))),
         "retry" if call.attempt_number() < 3 => {
             call.session("s-2");

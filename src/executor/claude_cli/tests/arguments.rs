@@ -67,6 +67,17 @@ fn a_unit_says_itself_how_many_turns_it_may_take_and_none_is_one() {
 }
 
 #[test]
+fn what_is_left_of_what_the_unit_may_cost_is_passed_on() {
+    let mut scene = Scene::of(NewUnit::new("a").max_cost("0.25".parse().unwrap()), PROMPT);
+    assert_eq!(arguments(&ClaudeCli::new(), &scene)[3..], ["--max-budget-usd=0.25"]);
+    scene.claim.unit.cost.amount = "0.249999999".parse().unwrap();
+    assert_eq!(arguments(&ClaudeCli::new(), &scene)[3..], ["--max-budget-usd=0.000000001"]);
+    // It counts what the process spends, not what the session has cost.
+    scene.claim.resume_session = Some("s-1".to_owned());
+    assert_eq!(arguments(&ClaudeCli::new(), &scene)[3..], ["--max-budget-usd=0.000000001", "--resume=s-1"]);
+}
+
+#[test]
 fn it_runs_in_the_workspace_of_the_unit_and_else_where_it_is_told() {
     let executor = ClaudeCli::new().directory("/elsewhere");
     let workspace = Scene::of(NewUnit::new("a").workspace_dir("/workspace"), PROMPT);

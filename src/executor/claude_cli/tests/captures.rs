@@ -30,7 +30,7 @@ fn every_captured_run_comes_to_what_it_came_to() {
     let expected = [
         ("claude-agent", "", "$0.057452", 13_508, 171),
         ("claude-badflag", "invalid_arguments", "$0.00", 0, 0),
-        ("claude-budget", "budget", "$2.010216", 2_554, 100_000),
+        ("claude-budget", "cost_limit", "$2.010216", 2_554, 100_000),
         ("claude-credit", "quota", "$0.00", 0, 0),
         ("claude-cut0", "connection", "$0.00", 0, 0),
         ("claude-denied-write", "", "$0.022", 5_180, 64),
