@@ -49,7 +49,7 @@ pub use executor::simulated::Simulated;
 pub use executor::{Call, CancelReason, CancelToken, ExecuteError, Executor, Then, WorkResult};
 pub use job::{Job, JobChange, JobId, NewJob};
 pub use lease::{Claim, Lease, NewOwner, Owner, OwnerId, OwnerState};
-pub use money::{Charge, Cost, Money, Price, Tokens};
+pub use money::{Charge, Cost, Money, Price, PriceTable, Tokens};
 pub use pool::{
     Activity, AfterCrash, Available, CapacityStrategy, Completion, Event, InitHook, LeastLoaded, NoInit, Observer,
     PoolHandle, PoolPhase, PoolSet, PoolSetBuilder, PoolSetError, PoolStats, QueueState, Refusal, RetryPolicy, Scaling,

@@ -28,7 +28,7 @@ use super::agent_cli::{Setup, hidden, option, recorded, session_to_resume};
 use super::process::{self, ChildCommand, Environment};
 use super::{Call, ExecuteError, Executor, Unavailable, WorkResult, available};
 use crate::attempt::Provenance;
-use crate::money::Price;
+use crate::money::{Price, PriceTable};
 
 /// What Codex needs of the host's environment beyond what every program does: keys and its home.
 const NEEDED: &[&str] = &["OPENAI_*", "CODEX_HOME", "CODEX_API_KEY"];
@@ -56,6 +56,7 @@ pub struct CodexCli {
     setup: Setup,
     model: Option<String>,
     price: Option<Price>,
+    prices: PriceTable,
     sandbox: Option<String>,
     config: Vec<String>,
     directories: Vec<PathBuf>,
@@ -70,6 +71,7 @@ impl CodexCli {
             setup: Setup::of("codex", Environment::of(NEEDED, KEPT_BACK)),
             model: None,
             price: None,
+            prices: PriceTable::new(),
             sandbox: None,
             config: Vec::new(),
             directories: Vec::new(),
@@ -93,6 +95,13 @@ impl CodexCli {
     /// What the model costs (unknown).
     pub fn price(mut self, price: Price) -> CodexCli {
         self.price = Some(price);
+        self
+    }
+
+    /// What models cost (unknown): what is used is the price of the [`model`](CodexCli::model), if that is set and among them, unless it has
+    /// one of its [own](CodexCli::price). Codex tells the sum of its requests only, so none counts as one with a long prompt.
+    pub fn prices(mut self, prices: PriceTable) -> CodexCli {
+        self.prices = prices;
         self
     }
 
@@ -206,7 +215,8 @@ impl CodexCli {
     /// What makes sense of its output.
     fn reader(&self, call: &Call<'_>) -> CodexReader {
         let model = self.model.clone().unwrap_or_else(|| MODEL_BY_DEFAULT.to_owned());
-        let spending = Spending::of(model, self.price.clone(), call);
+        let price = self.price.as_ref().or_else(|| self.prices.price(&model)).cloned();
+        let spending = Spending::of(model, price.map(Price::without_tiers), call);
         CodexReader::new(self.setup.program.to_string_lossy().into_owned(), self.output_schema.is_some(), spending)
     }
 

@@ -12,6 +12,7 @@ use crate::executor::agent_cli::replay::{
 };
 use crate::executor::process::{Heard, How, Line, Reader};
 use crate::executor::scene::Scene;
+use crate::money::Tier;
 use crate::unit::NewUnit;
 
 const PROMPT: &str = "What is the answer?";
@@ -151,6 +152,21 @@ fn what_an_attempt_could_not_count_is_counted_by_the_next() {
     assert_eq!(cost(&killed.charges()), "unknown");
     let second = resumed("01a1e1a4-9e27-7633-a99c-0fa46bc6cc29", checkpoint(&first));
     assert_eq!(cost(&play(&priced(), &second, "codex-resume-2").charges()), "$20.482");
+}
+
+#[test]
+fn a_table_has_the_price_of_its_model_and_a_sum_is_no_long_prompt() {
+    let price = Price::new(DateTime::UNIX_EPOCH).input("1000".parse().unwrap()).output("10000".parse().unwrap());
+    let mut tier = Tier::above(10_000);
+    tier.input = Some("2000".parse().unwrap());
+    let prices = PriceTable::new().with("fake-1", price.tier(tier));
+    let of_table = CodexCli::new().prices(prices.clone());
+    assert_eq!(cost(&play(&of_table.clone().model("fake-1"), &scene(), "codex-text").charges()), "$10.19");
+    for unknown in [of_table.clone(), of_table.model("fake-2")] {
+        assert_eq!(cost(&play(&unknown, &scene(), "codex-text").charges()), "unknown");
+    }
+    let dearer = priced().prices(prices).price(Price::new(DateTime::UNIX_EPOCH));
+    assert_eq!(cost(&play(&dearer, &scene(), "codex-text").charges()), "unknown", "its own price comes first");
 }
 
 #[test]

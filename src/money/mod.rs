@@ -4,15 +4,19 @@
 //! charges gives the same sum in any order. A model whose price nobody knows has
 //! no amount at all; a sum over such charges says how many it could not price.
 
+mod price;
+mod table;
+
 use std::fmt;
 use std::iter::Sum;
 use std::ops::{Add, AddAssign, Sub};
 
-use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
+pub use self::price::{Price, Tier};
+pub use self::table::{PriceTable, PriceTableError};
+
 const NANOS_PER_DOLLAR: i64 = 1_000_000_000;
-const TOKENS_PER_PRICE: i128 = 1_000_000;
 
 /// An amount in nano-dollars, which prints as dollars.
 ///
@@ -181,91 +185,6 @@ impl AddAssign for Tokens {
     }
 }
 
-/// What a million tokens of each class cost, and since when that was known.
-///
-/// ```
-/// use workcrew::{Money, Price, Tokens};
-///
-/// let price = Price::new("2026-01-01T00:00:00Z".parse()?)
-///     .input("3".parse()?)
-///     .output("15".parse()?);
-/// let used = Tokens { input: 1_000, output: 100, ..Tokens::default() };
-/// assert_eq!(price.amount(&used), Some(Money::from_nanos(4_500_000)));
-///
-/// // Nobody said what reading the cache costs, so nobody knows the amount.
-/// let cached = Tokens { cache_read: 1, ..used };
-/// assert_eq!(price.amount(&cached), None);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct Price {
-    /// When this price was looked up.
-    pub as_of: DateTime<Utc>,
-    /// For a million input tokens.
-    pub input: Option<Money>,
-    /// For a million output tokens.
-    pub output: Option<Money>,
-    /// For a million tokens read from the cache.
-    pub cache_read: Option<Money>,
-    /// For a million tokens written into the cache.
-    pub cache_write: Option<Money>,
-    /// For a million reasoning tokens.
-    pub reasoning: Option<Money>,
-}
-
-impl Price {
-    /// A price of which nothing is known but its date.
-    pub fn new(as_of: DateTime<Utc>) -> Price {
-        Price { as_of, input: None, output: None, cache_read: None, cache_write: None, reasoning: None }
-    }
-
-    /// For a million input tokens.
-    pub fn input(mut self, price: Money) -> Price {
-        self.input = Some(price);
-        self
-    }
-
-    /// For a million output tokens. Reasoning costs the same unless it is set apart.
-    pub fn output(mut self, price: Money) -> Price {
-        self.output = Some(price);
-        self.reasoning = self.reasoning.or(Some(price));
-        self
-    }
-
-    /// For a million tokens read from the cache.
-    pub fn cache_read(mut self, price: Money) -> Price {
-        self.cache_read = Some(price);
-        self
-    }
-
-    /// For a million tokens written into the cache.
-    pub fn cache_write(mut self, price: Money) -> Price {
-        self.cache_write = Some(price);
-        self
-    }
-
-    /// For a million reasoning tokens.
-    pub fn reasoning(mut self, price: Money) -> Price {
-        self.reasoning = Some(price);
-        self
-    }
-
-    /// What the tokens cost, rounded half up to a nano-dollar; `None` if a class
-    /// that was used has no price.
-    pub fn amount(&self, tokens: &Tokens) -> Option<Money> {
-        let prices = [self.input, self.output, self.cache_read, self.cache_write, self.reasoning];
-        let mut scaled: i128 = 0;
-        for (count, price) in tokens.classes().into_iter().zip(prices) {
-            if count > 0 {
-                scaled = scaled.saturating_add(i128::from(count) * i128::from(price?.nanos()));
-            }
-        }
-        let nanos = (scaled + TOKENS_PER_PRICE / 2).div_euclid(TOKENS_PER_PRICE);
-        Some(Money(i64::try_from(nanos).unwrap_or(i64::MAX)))
-    }
-}
-
 /// One line of the ledger: what an attempt used of one model, and what that cost.
 ///
 /// It is cumulative: a later charge for the same attempt and model replaces it.
@@ -413,27 +332,5 @@ mod tests {
     fn a_sum_stops_at_the_largest_amount() {
         assert_eq!(Money(i64::MAX) + Money(1), Money(i64::MAX));
         assert_eq!(Money(i64::MIN) - Money(1), Money(i64::MIN));
-    }
-
-    #[test]
-    fn a_price_is_exact_to_the_nano_dollar_and_rounds_half_up() {
-        let price = Price::new(DateTime::UNIX_EPOCH).input("0.0375".parse().unwrap());
-        let tokens = |input| Tokens { input, ..Tokens::default() };
-        assert_eq!(price.amount(&tokens(1)), Some(Money(38)));
-        assert_eq!(price.amount(&tokens(2)), Some(Money(75)));
-        assert_eq!(price.amount(&tokens(1_000_000)), Some(Money(37_500_000)));
-    }
-
-    #[test]
-    fn an_unknown_price_gives_no_amount_and_an_unused_class_needs_none() {
-        let price = Price::new(DateTime::UNIX_EPOCH).input(Money(1));
-        assert_eq!(price.amount(&Tokens { output: 1, ..Tokens::default() }), None);
-        assert_eq!(price.amount(&Tokens::default()), Some(Money::ZERO));
-    }
-
-    #[test]
-    fn a_huge_bill_does_not_overflow() {
-        let price = Price::new(DateTime::UNIX_EPOCH).input(Money(i64::MAX));
-        assert_eq!(price.amount(&Tokens { input: u64::MAX, ..Tokens::default() }), Some(Money(i64::MAX)));
     }
 }
