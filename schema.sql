@@ -1,4 +1,4 @@
--- The database of workcrew as it is today (user_version 3).
+-- The database of workcrew as it is today (user_version 4).
 --
 -- Times are milliseconds since 1970 UTC unless their name ends in `_boot_ms`: those count from the
 -- start of the machine, and are comparable only within one boot (see owners.boot_id).
@@ -62,8 +62,20 @@ CREATE TABLE owners (
     ended_at          INTEGER,
     host              TEXT,               -- the machine's name when it was registered, for people
     state             BLOB,               -- JSON: what it last said of itself; nothing once it has ended
-    told_at           INTEGER             -- when it said so
+    told_at           INTEGER,            -- when it said so
+    budget            INTEGER             -- nano-dollars that all it executes may cost
 ) STRICT;
+
+-- What is spent of a budget, and what of it is promised to attempts that are under way: a row for each job and each owner that has
+-- one. All of it follows from attempts and charges; it is kept so that a claim need not go through them.
+CREATE TABLE accounts (
+    holder   TEXT    NOT NULL CHECK (holder = 'job' OR holder = 'owner'),
+    id       INTEGER NOT NULL,   -- of the job, or of the owner
+    spent    INTEGER NOT NULL,   -- nano-dollars; what has no price counts as what was expected
+    reserved INTEGER NOT NULL,
+    largest  INTEGER,            -- what the dearest attempt cost of those that are known to the last token
+    PRIMARY KEY (holder, id)
+) STRICT, WITHOUT ROWID;
 
 -- The hot row of a unit: what every change touches, and nothing large.
 CREATE TABLE work_units (
@@ -155,6 +167,7 @@ CREATE TABLE attempts (
     message_count INTEGER,            -- set when it ends, with the last link of its conversation
     head          BLOB,
     messages_lost INTEGER NOT NULL DEFAULT 0,
+    expected      INTEGER,            -- nano-dollars reserved for it while it is open, where a budget counts
     PRIMARY KEY (unit_key, number),
     CHECK ((outcome IS NULL) = (ended_at IS NULL) AND (outcome IS NULL) = (head IS NULL))
 ) STRICT, WITHOUT ROWID;

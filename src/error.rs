@@ -8,6 +8,7 @@ use std::error::Error;
 use std::fmt;
 
 use crate::job::JobId;
+use crate::limits::OverBudget;
 use crate::unit::{UnitId, shortened};
 
 /// Why a repository did not do what was asked.
@@ -48,6 +49,8 @@ pub enum RepositoryError {
         /// The change that was asked for.
         change: &'static str,
     },
+    /// What is to be begun may cost more than is left.
+    OverBudget(Box<OverBudget>),
     /// The input cannot be stored.
     Invalid(String),
     /// The storage has no room left.
@@ -87,6 +90,11 @@ impl RepositoryError {
         RepositoryError::UnknownUnit { job_id, id: shortened(id) }
     }
 
+    /// An attempt may cost more than is left.
+    pub(crate) fn over_budget(over: OverBudget) -> RepositoryError {
+        RepositoryError::OverBudget(Box::new(over))
+    }
+
     /// A storage failure with its cause.
     pub fn storage(source: impl Into<Box<dyn Error + Send + Sync>>) -> RepositoryError {
         RepositoryError::Storage(source.into())
@@ -112,6 +120,7 @@ impl RepositoryError {
                 | E::Conflict { .. }
                 | E::Stale { .. }
                 | E::Illegal { .. }
+                | E::OverBudget(_)
                 | E::Invalid(_)
         )
     }
@@ -134,6 +143,7 @@ impl fmt::Display for RepositoryError {
                 write!(f, "attempt {attempt_number} no longer holds unit `{unit_id}`")
             }
             E::Illegal { what, status, change } => write!(f, "{what} is {status}, which allows no {change}"),
+            E::OverBudget(over) => over.fmt(f),
             E::Invalid(problem) => f.write_str(problem),
             E::StorageFull => f.write_str("the storage has no room left"),
             E::Busy => f.write_str("the storage is in use by another process"),

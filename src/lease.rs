@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use crate::attempt::AttemptKey;
 use crate::job::JobId;
+use crate::money::Money;
 use crate::process::Process;
 use crate::unit::{UnitId, UnitKey, WorkUnit};
 use crate::worker::WorkerId;
@@ -44,6 +45,9 @@ pub struct NewOwner {
     /// The name of the machine, for people.
     #[serde(default)]
     pub host: Option<String>,
+    /// How much all that it executes may cost.
+    #[serde(default)]
+    pub budget: Option<Money>,
 }
 
 impl NewOwner {
@@ -51,12 +55,18 @@ impl NewOwner {
     pub fn new(process: Process, label: impl Into<String>) -> NewOwner {
         let instance = uuid::Uuid::new_v4().to_string();
         let host = crate::process::host_name();
-        NewOwner { process, instance, label: label.into(), lease: Duration::from_secs(60), host }
+        NewOwner { process, instance, label: label.into(), lease: Duration::from_secs(60), host, budget: None }
     }
 
     /// Says how long its leases last (a minute).
     pub fn lease(mut self, lease: Duration) -> NewOwner {
         self.lease = lease;
+        self
+    }
+
+    /// How much all that it executes may cost (no limit).
+    pub fn budget(mut self, budget: Option<Money>) -> NewOwner {
+        self.budget = budget;
         self
     }
 }
@@ -92,6 +102,9 @@ pub struct Owner {
     /// long ago still holds.
     #[serde(default)]
     pub told_at: Option<DateTime<Utc>>,
+    /// How much all that it executes may cost.
+    #[serde(default)]
+    pub budget: Option<Money>,
 }
 
 /// What an owner says of itself while it works, for whoever looks from another process.

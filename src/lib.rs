@@ -23,6 +23,7 @@ pub mod executor;
 mod fault;
 pub mod job;
 pub mod lease;
+pub mod limits;
 pub mod money;
 mod nudge;
 mod panics;

@@ -17,6 +17,7 @@ use crate::conversation::{Message, StoredMessage};
 pub use crate::fault::{Action, ENVIRONMENT_VARIABLE, Stage, arm, arm_from_environment, disarm_all, point};
 use crate::job::{Job, JobChange, JobId, NewJob};
 use crate::lease::{Backpressure, Claim, Held, Lease, NewOwner, Owner, OwnerId, OwnerState};
+use crate::limits::{Account, AccountHolder};
 use crate::money::Charge;
 use crate::repository::{
     Archive, Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Insertion, Intake, JobEntry,
@@ -264,6 +265,10 @@ impl Archive for FaultyRepository {
 
     fn job_named(&self, name: &str) -> Result<Option<Job>> {
         self.guarded(Verb::Read, |inner| inner.job_named(name))
+    }
+
+    fn account(&self, holder: AccountHolder) -> Result<Option<Account>> {
+        self.guarded(Verb::Read, |inner| inner.account(holder))
     }
 
     fn jobs(&self, after: i64, limit: usize) -> Result<Page<Job>> {

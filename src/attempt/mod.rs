@@ -24,7 +24,7 @@ pub(crate) use self::closing::{Closing, Standing};
 use crate::chain::{Hash, HashBuilder};
 use crate::conversation::{Raw, to_json};
 use crate::lease::OwnerId;
-use crate::money::Charge;
+use crate::money::{Charge, Money};
 pub use crate::process::Process;
 use crate::unit::{UnitKey, names};
 use crate::worker::WorkerId;
@@ -441,6 +441,9 @@ pub struct Attempt {
     pub head: Option<Hash>,
     /// How many messages could not be stored.
     pub messages_lost: u32,
+    /// What it was expected to cost, where a [budget](crate::limits) counts: so much was reserved while it was open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected: Option<Money>,
 }
 
 impl Attempt {
@@ -469,6 +472,7 @@ impl Attempt {
             message_count: None,
             head: None,
             messages_lost: 0,
+            expected: None,
         }
     }
 
@@ -481,7 +485,7 @@ impl Attempt {
     fn hashed(&self) -> HashBuilder {
         let process = self.process.as_ref().map(|process| to_json(process).expect("a process is flat"));
         let provenance = self.provenance.as_ref().map(|provenance| to_json(provenance).expect("provenance is flat"));
-        Hash::builder("attempt")
+        let hashed = Hash::builder("attempt")
             .number(self.fence)
             .number(self.owner.0)
             .text(self.worker_id.as_str())
@@ -495,7 +499,12 @@ impl Attempt {
             .optional_text(self.session_id.as_deref())
             .optional(process.as_deref())
             .optional(provenance.as_deref())
-            .number(i64::from(self.messages_lost))
+            .number(i64::from(self.messages_lost));
+        match self.expected {
+            // Records of before there were budgets have the hashes that they always had.
+            None => hashed,
+            Some(expected) => hashed.text("expected").number(expected.nanos()),
+        }
     }
 }
 

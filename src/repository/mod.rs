@@ -60,6 +60,13 @@
 //! [`start`](Repository::start) with this provenance and no rendered prompt, and the claim tells of a unit that is PROCESSING.
 //! A unit whose prompt must be rendered first stays ASSIGNED.
 //!
+//! **Budgets.** A job with a [budget](NewJob::budget), and an [owner](NewOwner::budget) with one, has an account (see [`crate::limits`]). A claim
+//! reserves in the accounts that it counts for what the attempt is [expected](Claimant::expecting) to cost; whatever ends the attempt frees that,
+//! and counts what it was charged. In whatever order its turns are, a claim stops before the first unit for which there is not enough; if that
+//! would be the very first, and nothing was taken back for it, the claim is [`OverBudget`](RepositoryError::OverBudget). A
+//! [submission](Repository::submit) for which there is not enough is stored and waits. An attempt that is LOST is charged, marked as estimated, what of
+//! the expected it has not told; if it tells later, that counts instead. Where no budget counts nothing is expected.
+//!
 //! **Workers.** A claim adds one to the load of its worker, whose row it creates if need be; whatever ends the
 //! attempt takes it off again, adds the execution time, and counts: COMPLETED as completed; FAILED,
 //! TIMED_OUT and LOST as failed.
@@ -92,6 +99,7 @@ use crate::conversation::{Message, StoredMessage};
 pub use crate::error::RepositoryError;
 use crate::job::{Job, JobChange, JobId, NewJob};
 use crate::lease::{Backpressure, Claim, Held, Lease, NewOwner, Owner, OwnerId, OwnerState};
+use crate::limits::{Account, AccountHolder};
 use crate::money::Charge;
 use crate::unit::{NewUnit, UnitKey, WorkUnit};
 use crate::worker::{Worker, WorkerChange};
@@ -141,6 +149,12 @@ pub trait Archive: Send + Sync + fmt::Debug {
             Ok(UnitSummary::of(unit, attempts))
         };
         Ok(Page { items: page.items.into_iter().map(summary).collect::<Result<_>>()?, next: page.next })
+    }
+
+    /// What is left of a budget; `None` if there is none. A repository that keeps no budgets has none.
+    fn account(&self, holder: AccountHolder) -> Result<Option<Account>> {
+        let _ = holder;
+        Ok(None)
     }
 
     /// How many of a job's units are in each status.
@@ -315,7 +329,7 @@ pub trait Repository: Archive {
     /// | absent | inserted and claimed; if not due, [`Waiting`](Submitted::Waiting) |
     /// | there with another content or another prompt | [`Conflict`](RepositoryError::Conflict) |
     /// | PENDING and due | accepted and claimed |
-    /// | PENDING, not due | accepted: [`Waiting`](Submitted::Waiting) |
+    /// | PENDING, not due, or absent or PENDING and over [budget](self) | stored and accepted: [`Waiting`](Submitted::Waiting) |
     /// | leased | [`Running`](Submitted::Running) |
     /// | ended | [`Finished`](Submitted::Finished) |
     ///

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::attempt::Provenance;
 use crate::job::JobId;
 use crate::lease::{Claim, OwnerId};
+use crate::limits::Expectation;
 use crate::unit::{Change, UnitId, UnitKey, UnitStatus, WorkUnit};
 use crate::worker::WorkerId;
 
@@ -74,18 +75,26 @@ pub struct Claimant {
     pub token: i64,
     /// With what units that have a prompt of their own are started as they are claimed; `None` starts nothing.
     pub starting: Option<Provenance>,
+    /// What it expects attempts to cost, where a budget counts.
+    pub expectation: Expectation,
 }
 
 impl Claimant {
     /// A claimant with a fresh token that starts nothing.
     pub fn new(owner: OwnerId, ttl: Duration) -> Claimant {
         let (token, _) = uuid::Uuid::new_v4().as_u64_pair();
-        Claimant { owner, ttl, token: token.cast_signed(), starting: None }
+        Claimant { owner, ttl, token: token.cast_signed(), starting: None, expectation: Expectation::default() }
     }
 
     /// Starts what it claims in the same step, unless its prompt must be rendered first.
     pub fn starting(mut self, provenance: Provenance) -> Claimant {
         self.starting = Some(provenance);
+        self
+    }
+
+    /// Expects attempts to cost so much, where a budget counts.
+    pub fn expecting(mut self, expectation: Expectation) -> Claimant {
+        self.expectation = expectation;
         self
     }
 }

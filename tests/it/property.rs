@@ -18,6 +18,7 @@ use workcrew::attempt::{OutputFile, Provenance};
 use workcrew::audit::verify;
 use workcrew::chain::Hash;
 use workcrew::clock::{Clock, ManualClock};
+use workcrew::limits::{AccountHolder, Estimate, Expectation};
 use workcrew::repository::sqlite::SqliteOptions;
 use workcrew::repository::{
     Archive, By, ClaimRequest, Claimant, Insertion, Intake, JournalEntry, PAGE_LIMIT, PAGE_LIMIT_BYTES, Page,
@@ -344,8 +345,11 @@ fn operation() -> impl Strategy<Value = Operation> {
     let process = any::<bool>;
     let after_ms = prop_oneof![Just(None), Just(Some(0)), duration_ms().prop_map(Some)];
     let follows = prop_oneof![8 => Just(0_i64), 3 => -3..0_i64, 1 => 1..3_i64];
-    let budget =
-        prop_oneof![Just(None), Just(Some(None)), (0..3_i64).prop_map(|nanos| Some(Some(Money::from_nanos(nanos))))];
+    let budget = prop_oneof![
+        Just(None),
+        Just(Some(None)),
+        (0..40_i64).prop_map(|budget| Some(Some(Money::from_nanos(budget * 100_000))))
+    ];
     let settings = prop_oneof![1 => Just(None), 2 => (0..3).prop_map(|number| Some(json!({ "b": number, "a": 0.1 })))];
     prop_oneof![
         3 => (job(), budget, settings, any::<bool>()).prop_map(|(job, budget, settings, is_sent_again)| {
@@ -507,7 +511,10 @@ impl World {
         let mut claimant = Claimant::new(self.owner(owner), Duration::from_millis(ttl_ms));
         claimant.token = self.tokens;
         claimant.starting = is_starting.then(|| Provenance::of("starting"));
-        claimant
+        // Now a guess that fits into the budgets, now one that does not, and now one that knows what a prompt costs.
+        let price = Price::new(self.clock.now().wall).input("60".parse().unwrap()).output("1".parse().unwrap());
+        let expectation = Expectation::default().otherwise(Money::from_nanos(self.tokens % 50 * 20_000));
+        claimant.expecting(expectation.estimate(Estimate::of(&price, 2).filter(|_| self.tokens % 3 == 0)))
     }
 
     fn register(&mut self, place: usize, life: Life) -> Checked<()> {
@@ -518,7 +525,8 @@ impl World {
             Life::Dead => Process { start_ticks: 1, ..this },
             Life::WithoutBoot => Process { boot_id: String::new(), ..this },
         };
-        let new = NewOwner::new(process, format!("{life:?}"));
+        let budget = (place == 1).then(|| Money::from_nanos(2_000_000));
+        let new = NewOwner::new(process, format!("{life:?}")).budget(budget);
         let id = self.both(|repository| repository.register_owner(&new))?.expect("a new owner");
         self.owners.truncate(OWNERS);
         if place < self.owners.len() {
@@ -755,11 +763,13 @@ impl World {
             self.both(|repository| repository.counts(job))?;
             self.both(|repository| repository.leases(Some(job), 0, PAGE_LIMIT))?;
             self.both(|repository| repository.costs(Some(job)))?;
+            self.both(|repository| repository.account(AccountHolder::Job(job)))?;
         }
         self.both(|repository| repository.costs(None))?;
         self.both(|repository| repository.jobs(0, 1))?;
         self.both(|repository| repository.job_named("templated"))?;
         for owner in self.both(|repository| repository.owners())?.unwrap_or_default() {
+            self.both(|repository| repository.account(AccountHolder::Owner(owner.id)))?;
             self.both(|repository| repository.workers(owner.id, "", 0))?;
             self.both(|repository| repository.workers(owner.id, "w1", usize::MAX))?;
             self.both(|repository| repository.workers(owner.id, "", PAGE_LIMIT))?;

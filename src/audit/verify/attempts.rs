@@ -5,11 +5,18 @@ use super::finding::{Invariant, Notes};
 use super::history::{self, History, Told};
 use crate::attempt::{Attempt, AttemptResult, Outcome, beginning_digest};
 use crate::clock::{Clock, SystemClock};
+use crate::job::JobId;
 use crate::process::Process;
 use crate::repository::Result;
 
 impl Audit<'_> {
-    pub(super) fn attempt(&mut self, unit: &str, attempt: &Attempt, history: &History) -> Result<()> {
+    pub(super) fn attempt(
+        &mut self,
+        unit: &str,
+        job_id: Option<JobId>,
+        attempt: &Attempt,
+        history: &History,
+    ) -> Result<()> {
         let subject = &format!("attempt {} of {unit}", attempt.key.number);
         self.totals.attempts += 1;
         self.search_record(subject, attempt);
@@ -23,7 +30,7 @@ impl Audit<'_> {
             None => self.lease(subject, attempt),
             Some(_) => check_process(attempt, notes),
         }
-        self.result(subject, attempt, history)?;
+        self.result(subject, job_id, attempt, history)?;
         self.conversation(subject, attempt, history)
     }
 
@@ -40,7 +47,7 @@ impl Audit<'_> {
         }
     }
 
-    fn result(&mut self, subject: &str, attempt: &Attempt, history: &History) -> Result<()> {
+    fn result(&mut self, subject: &str, job_id: Option<JobId>, attempt: &Attempt, history: &History) -> Result<()> {
         let result = self.archive.attempt_result(attempt.key);
         let result = self.readable(subject, result)?;
         let charges = self.archive.charges(attempt.key);
@@ -51,6 +58,7 @@ impl Audit<'_> {
         }
         if let Some(charges) = &charges {
             self.search_record(subject, charges);
+            self.count_for_accounts(job_id, attempt, charges);
         }
         let told = history.attempts.get(&attempt.key.number);
         let (Some(result), Some(charges), Some(told)) = (result, charges, told) else { return Ok(()) };

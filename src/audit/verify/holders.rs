@@ -4,6 +4,7 @@ use super::Audit;
 use super::finding::Invariant;
 use super::sequence::Sequence;
 use crate::lease::OwnerId;
+use crate::limits::{Account, AccountHolder};
 use crate::repository::{Page, RepositoryError, Result};
 use crate::unit::UnitKey;
 use crate::worker::Worker;
@@ -15,6 +16,8 @@ impl Audit<'_> {
         let Some(owners) = self.readable("the owners", owners)? else { return Ok(()) };
         for owner in &owners {
             self.search_record(&owner.id.to_string(), owner);
+            let holder = AccountHolder::Owner(owner.id);
+            self.accounts.extend(owner.budget.map(|budget| (holder, Account::new(holder, budget))));
         }
         self.owners = Some(owners.into_iter().map(|owner| (owner.id, owner.ended_at.is_some())).collect());
         Ok(())

@@ -26,6 +26,7 @@
 //!
 //! [`BLIND_SPOTS`] says so in a few lines, for whoever reads a result.
 
+mod accounts;
 mod attempts;
 mod conversations;
 mod finding;
@@ -53,6 +54,7 @@ use self::secrets::Secrets;
 use crate::chain::Hash;
 use crate::job::JobId;
 use crate::lease::OwnerId;
+use crate::limits::{Account, AccountHolder};
 use crate::repository::{Archive, Counts, RepositoryError, Result};
 use crate::unit::{UnitKey, WorkUnit, shortened};
 use crate::worker::WorkerId;
@@ -182,9 +184,11 @@ impl Verify {
         audit.journal()?;
         audit.heads()?;
         audit.owners()?;
+        audit.open_accounts()?;
         audit.units()?;
         audit.journal_rows_of_units();
         audit.jobs()?;
+        audit.close_accounts()?;
         audit.workers()?;
         audit.acknowledged()?;
         Ok(audit.finish())
@@ -289,6 +293,8 @@ struct Audit<'a> {
     counts: HashMap<JobId, Counts>,
     /// Whether each owner has ended; `None` if that cannot be read.
     owners: Option<HashMap<OwnerId, bool>>,
+    /// What is left of each budget, as far as its attempts were counted.
+    accounts: BTreeMap<AccountHolder, Account>,
     /// What each worker holds. As many as there are leases now.
     held: HashMap<(OwnerId, WorkerId), Vec<UnitKey>>,
 }
@@ -323,6 +329,7 @@ impl<'a> Audit<'a> {
             unreadable_units: 0,
             counts: HashMap::new(),
             owners: None,
+            accounts: BTreeMap::new(),
             held: HashMap::new(),
         }
     }

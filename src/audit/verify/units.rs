@@ -84,7 +84,7 @@ impl Audit<'_> {
             }
         }
         for attempt in attempts.iter().flatten() {
-            self.attempt(subject, attempt, &history)?;
+            self.attempt(subject, record.map(|unit| unit.job_id), attempt, &history)?;
         }
         self.inputs(key, subject, record, &history)?;
         self.checkpoint(key, subject, &history)

@@ -63,6 +63,7 @@ macro_rules! cases {
 
 mod accepting;
 mod attempts;
+mod budgets;
 mod claims;
 mod endings;
 mod intake;
@@ -182,6 +183,7 @@ pub fn cases() -> impl Iterator<Item = Case> {
         leases::CASES,
         attempts::CASES,
         endings::CASES,
+        budgets::CASES,
         owners_and_workers::CASES,
         reading::CASES,
         questions::CASES,

@@ -9,6 +9,7 @@ use crate::attempt::{AttemptKey, AttemptReport, Beginning, Closing, Outcome, Pro
 use crate::clock::Moment;
 use crate::conversation::{Message, MessageContent, Raw, to_json};
 use crate::lease::Lease;
+use crate::limits::{self, Bill};
 use crate::repository::rules::{self, Pause};
 use crate::repository::{By, Closed, JournalEntry, RepositoryError, Result, Swept};
 use crate::unit::{Change, UnitKey, UnitStatus};
@@ -163,14 +164,17 @@ impl Store {
         let (status, is_purged) = (unit.status, unit.purged_at.is_some());
         let record = self.attempt_mut(lease.attempt());
         let late_result = Some(rules::late_result(report));
-        let charges = rules::charged(&record.charges, &report.charges);
+        let known = limits::told_late(&record.charges, &report.charges);
+        let charges = rules::charged(&known, &report.charges);
         let is_known = record.result.late_result == late_result && record.charges == charges;
         if is_purged || is_known {
             return;
         }
         record.result.late_result = late_result;
+        let bills = [&record.charges, &charges].map(|charges| Bill::of(charges));
         record.charges = charges;
         let digest = Some(record.digest());
+        self.change_accounts(lease.attempt(), |account, expected| account.correct(expected, &bills[0], &bills[1]));
         let step = Step::new(lease.unit, Change::LateReport, status, By::from(lease.owner));
         self.record(Step { attempt_number: Some(lease.attempt_number), digest, ..step }, now);
     }
@@ -205,6 +209,8 @@ impl Store {
     /// Writes the end of an attempt, and adds to its journal row what it left.
     fn close_attempt(&mut self, key: AttemptKey, closing: &Closing, step: Step, now: Moment) -> Step {
         let record = self.attempt_mut(key);
+        let charges = std::mem::take(&mut record.charges);
+        record.charges = limits::settled(closing.outcome, charges, record.attempt.expected);
         if let Some(text) = record.partial.take() {
             let message = Message::assistant(text).partial();
             let content = MessageContent::of(&message).expect("a text is not nested");
@@ -217,7 +223,10 @@ impl Store {
         record.attempt.failure.clone_from(&closing.failure);
         record.attempt.message_count = Some(count);
         record.attempt.head = Some(head);
-        Step { seal: Some((count, head)), digest: Some(record.digest()), ..step }
+        let step = Step { seal: Some((count, head)), digest: Some(record.digest()), ..step };
+        let bill = Bill::of(&record.charges);
+        self.change_accounts(key, |account, expected| account.settle(expected, &bill));
+        step
     }
 
     /// Brings a unit into the status that follows its attempt, and tells who held it.

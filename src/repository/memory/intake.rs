@@ -10,9 +10,12 @@ use crate::chain::Hash;
 use crate::clock::Moment;
 use crate::job::{Job, JobChange, JobId, NewJob};
 use crate::lease::{Claim, OwnerId};
+use crate::limits::{self, Account, AccountHolder, Expectation, OverBudget};
+use crate::money::Money;
 use crate::repository::rules::{self, Wishes};
 use crate::repository::{
-    Backlog, By, ClaimRequest, Claimant, Insertion, Intake, Result, Scope, Slot, Submitted, actor, loss,
+    Backlog, By, ClaimRequest, Claimant, Insertion, Intake, RepositoryError, Result, Scope, Slot, Submitted, actor,
+    loss,
 };
 use crate::unit::{Change, Inputs, NewUnit, UnitId, UnitKey, UnitStatus};
 use crate::worker::{Worker, WorkerId, WorkerStatus};
@@ -24,13 +27,15 @@ struct Terms {
     until_ms: i64,
     /// What units with a prompt of their own begin with at once.
     beginning: Option<Beginning>,
+    expectation: Expectation,
 }
 
 impl Terms {
     fn of(claimant: &Claimant, now: Moment) -> Result<Terms> {
         let until_ms = now.boot_ms.saturating_add(rules::check_ttl(claimant.ttl)?);
         let beginning = claimant.starting.clone().map(|provenance| Beginning::default().provenance(provenance));
-        Ok(Terms { owner: claimant.owner, token: claimant.token, until_ms, beginning })
+        let (owner, token, expectation) = (claimant.owner, claimant.token, claimant.expectation);
+        Ok(Terms { owner, token, until_ms, beginning, expectation })
     }
 }
 
@@ -46,6 +51,7 @@ impl Store {
         let job = Job { id, name, template, budget, settings, created_at: now.wall };
         self.jobs.insert(id, job.clone());
         self.record_job(&job, &By::whom(actor::CALLER), now);
+        self.set_budget(AccountHolder::Job(id), budget);
         Ok(job)
     }
 
@@ -55,6 +61,7 @@ impl Store {
         let Some(changed) = rules::changed_job(job, &change) else { return Ok(job.clone()) };
         self.jobs.insert(job_id, changed.clone());
         self.record_job(&changed, by, now);
+        self.set_budget(AccountHolder::Job(job_id), changed.budget);
         Ok(changed)
     }
 
@@ -184,11 +191,16 @@ impl Store {
     }
 
     fn claim_if_due(&mut self, key: UnitKey, slot: &Slot, terms: &Terms, now: Moment) -> Result<Submitted> {
-        if !self.unit(key).is_due(now) {
-            return Ok(Submitted::Waiting(Box::new(self.work_unit(self.unit(key)))));
+        let unit = self.unit(key);
+        let expected = self.expect(unit, terms);
+        match expected {
+            Ok(expected) if unit.is_due(now) => {
+                let claim = self.grant(key, slot, terms, expected, now)?;
+                Ok(Submitted::Claimed(Box::new(claim)))
+            }
+            // It is not its time, or it may cost more than is left.
+            Ok(_) | Err(_) => Ok(Submitted::Waiting(Box::new(self.work_unit(unit)))),
         }
-        let claim = self.grant(key, slot, terms, now)?;
-        Ok(Submitted::Claimed(Box::new(claim)))
     }
 
     pub(super) fn claim(&mut self, request: &ClaimRequest, now: Moment) -> Result<Vec<Claim>> {
@@ -218,11 +230,38 @@ impl Store {
         }
 
         lost.sort_unstable();
-        for key in lost {
+        for &key in &lost {
             self.lose(key, By::new(actor::SWEEP, loss::LEASE_RAN_OUT), now);
         }
-        let dealt = rules::deal(&request.slots, named, next);
-        dealt.map(|(key, slot)| self.grant(key, slot, &terms, now)).collect()
+        let mut claims = Vec::new();
+        for (key, slot) in rules::deal(&request.slots, named, next) {
+            match self.expect(self.unit(key), &terms) {
+                Ok(expected) => claims.push(self.grant(key, slot, &terms, expected, now)?),
+                Err(over) if claims.is_empty() && lost.is_empty() => return Err(RepositoryError::over_budget(over)),
+                Err(_) => break,
+            }
+        }
+        Ok(claims)
+    }
+
+    /// What an attempt at a unit is expected to cost, if a budget counts and has as much left.
+    fn expect(&self, unit: &UnitRecord, terms: &Terms) -> std::result::Result<Option<Money>, OverBudget> {
+        let holders = [AccountHolder::Job(unit.job_id), AccountHolder::Owner(terms.owner)];
+        let accounts: Vec<Account> = holders.into_iter().filter_map(|holder| self.account(holder)).collect();
+        let expected = limits::expected(&accounts, &terms.expectation, self.prompt_bytes(unit));
+        match expected.and_then(|expected| limits::refusing(&accounts, expected)) {
+            None => Ok(expected),
+            Some(over) => Err(over),
+        }
+    }
+
+    /// About how long the prompt is that will be sent.
+    fn prompt_bytes(&self, unit: &UnitRecord) -> u64 {
+        let job_template = self.jobs.get(&unit.job_id).and_then(|job| job.template.as_ref());
+        let payload = unit.payload.as_ref().map_or(0, Vec::len);
+        let rendered = |template: &String| template.len() + payload;
+        let of_template = unit.template.as_ref().or(job_template).map_or(0, rendered);
+        unit.prompt.as_ref().map_or(of_template, String::len) as u64
     }
 
     /// Whether the request may have a unit at once.
@@ -314,7 +353,14 @@ impl Store {
     }
 
     /// Gives a waiting unit to a worker that was found able to take it, and starts it if the terms say so.
-    fn grant(&mut self, key: UnitKey, slot: &Slot, terms: &Terms, now: Moment) -> Result<Claim> {
+    fn grant(
+        &mut self,
+        key: UnitKey,
+        slot: &Slot,
+        terms: &Terms,
+        expected: Option<Money>,
+        now: Moment,
+    ) -> Result<Claim> {
         self.load_worker(key, terms.owner, slot, now)?;
         let holder = Holder { owner: terms.owner, worker_id: slot.worker_id.clone(), until_ms: terms.until_ms };
 
@@ -326,8 +372,10 @@ impl Store {
         unit.accepted_by = Some(terms.owner);
         unit.holder = Some(holder.clone());
         let attempt = unit.current_attempt();
-        let record = AttemptRecord::new(unit, &holder, terms.token, now);
+        let mut record = AttemptRecord::new(unit, &holder, terms.token, now);
+        record.attempt.expected = expected;
         self.attempts.insert(attempt, record);
+        self.change_accounts(attempt, |account, expected| account.reserve(expected));
 
         let step = Step::new(key, Change::Claim, UnitStatus::Pending, By::from(terms.owner));
         self.record(Step { attempt_number: Some(attempt.number), ..step }, now);

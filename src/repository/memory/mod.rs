@@ -32,6 +32,7 @@ use crate::clock::{Clock, Moment, SystemClock};
 use crate::conversation::{Message, StoredMessage};
 use crate::job::{Job, JobChange, JobId, NewJob};
 use crate::lease::{Claim, Held, Lease, NewOwner, Owner, OwnerId, OwnerState};
+use crate::limits::{Account, AccountHolder};
 use crate::money::Charge;
 use crate::unit::{NewUnit, UnitKey, WorkUnit};
 use crate::worker::{Worker, WorkerChange};
@@ -148,6 +149,10 @@ impl Archive for MemoryRepository {
 
     fn units(&self, filter: &UnitFilter, after: i64, limit: usize) -> Result<Page<WorkUnit>> {
         self.store().units_page(filter, after, limit)
+    }
+
+    fn account(&self, holder: AccountHolder) -> Result<Option<Account>> {
+        Ok(self.store().account(holder))
     }
 
     fn counts(&self, job_id: JobId) -> Result<Counts> {

@@ -12,6 +12,7 @@ use crate::clock::Moment;
 use crate::conversation::{MessageContent, StoredMessage, from_json};
 use crate::job::{Job, JobId};
 use crate::lease::{Claim, Owner, OwnerId};
+use crate::limits::{Account, AccountHolder};
 use crate::money::{Charge, Cost, Tokens};
 use crate::repository::rules::{self, PageItem};
 use crate::repository::{
@@ -125,6 +126,10 @@ impl Store {
         }
         let model_cost = |(model, (tokens, cost)): (&str, _)| ModelCost { model: model.to_owned(), tokens, cost };
         Ok(Costs { by_model: by_model.into_iter().map(model_cost).collect() })
+    }
+
+    pub(super) fn account(&self, holder: AccountHolder) -> Option<Account> {
+        self.accounts.get(&holder).copied()
     }
 
     pub(super) fn attempts(&self, unit: UnitKey) -> Vec<Attempt> {

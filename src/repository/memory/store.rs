@@ -11,7 +11,8 @@ use crate::clock::Moment;
 use crate::conversation::{MessageContent, Role, StoredMessage};
 use crate::job::{Job, JobId};
 use crate::lease::{Lease, Owner, OwnerId};
-use crate::money::Charge;
+use crate::limits::{Account, AccountHolder};
+use crate::money::{Charge, Money};
 use crate::repository::rules::{self, Pause};
 use crate::repository::{By, JobEntry, JournalEntry, RepositoryError, Result};
 use crate::unit::{Change, Inputs, NewUnit, UnitId, UnitKey, UnitOptions, UnitStatus, unit_digest};
@@ -31,6 +32,8 @@ pub(super) struct Store {
     pub(super) heartbeats: BTreeMap<OwnerId, i64>,
     pub(super) workers: BTreeMap<(OwnerId, WorkerId), Worker>,
     pub(super) journal: Vec<JournalEntry>,
+    /// Of the jobs and owners that have a budget.
+    pub(super) accounts: BTreeMap<AccountHolder, Account>,
 }
 
 /// A unit as it is kept: what it is, and where it stands.
@@ -185,6 +188,38 @@ impl Store {
         let last = self.job_journal.last().map(|row| (row.seq, row.link));
         let journal = self.journal.last().map(|row| (row.seq, row.link));
         self.job_journal.push(JobEntry::following(last, journal, job, by, now.wall));
+    }
+
+    /// A job or an owner has this budget from now on, or none. What its attempts have left counts from the beginning.
+    pub(super) fn set_budget(&mut self, holder: AccountHolder, budget: Option<Money>) {
+        let Some(budget) = budget else {
+            self.accounts.remove(&holder);
+            return;
+        };
+        if let Some(account) = self.accounts.get_mut(&holder) {
+            account.budget = budget;
+            return;
+        }
+        let is_meant = |record: &&AttemptRecord| match holder {
+            AccountHolder::Job(id) => self.unit(record.attempt.key.unit).job_id == id,
+            AccountHolder::Owner(id) => record.attempt.owner == id,
+        };
+        let mut account = Account::new(holder, budget);
+        for AttemptRecord { attempt, charges, .. } in self.attempts.values().filter(is_meant) {
+            account.count(attempt.expected, attempt.outcome.is_some(), charges);
+        }
+        self.accounts.insert(holder, account);
+    }
+
+    /// Changes the accounts that an attempt counts for, given what was expected of it.
+    pub(super) fn change_accounts(&mut self, key: AttemptKey, change: impl Fn(&mut Account, Money)) {
+        let job_id = self.unit(key.unit).job_id;
+        let Attempt { owner, expected, .. } = self.attempt_mut(key).attempt;
+        for holder in [AccountHolder::Job(job_id), AccountHolder::Owner(owner)] {
+            if let Some(account) = self.accounts.get_mut(&holder) {
+                change(account, expected.unwrap_or_default());
+            }
+        }
     }
 
     /// Adds a row to the journal, once the unit was changed.

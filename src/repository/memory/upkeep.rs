@@ -13,6 +13,7 @@ use crate::attempt::{AttemptResult, Failure, FailureKind};
 use crate::clock::{Moment, whole_milliseconds};
 use crate::job::JobId;
 use crate::lease::{Held, NewOwner, Owner, OwnerId, OwnerState};
+use crate::limits::AccountHolder;
 use crate::repository::rules::{self, End, Silence};
 use crate::repository::{
     By, CancelAnswer, PURGE_LIMIT, Purged, RepositoryError, Result, Slot, Staleness, Swept, UnitFilter, actor, loss,
@@ -146,7 +147,7 @@ impl Store {
             return found.id;
         }
         let id = OwnerId(next_number(self.owners.len()));
-        let NewOwner { process, instance, label, lease, host } = owner.clone();
+        let NewOwner { process, instance, label, lease, host, budget } = owner.clone();
         let owner = Owner {
             id,
             process,
@@ -159,8 +160,10 @@ impl Store {
             host,
             state: None,
             told_at: None,
+            budget,
         };
         self.owners.insert(id, owner);
+        self.set_budget(AccountHolder::Owner(id), budget);
         self.heartbeats.insert(id, now.boot_ms);
         id
     }

@@ -12,12 +12,13 @@ use super::owners::{read_owners, read_workers};
 use super::read::{self, Rows, understood_attempt, understood_list};
 use super::readers::Readers;
 use super::rows::{read_attempt, read_attempt_result, read_attempts, read_charges};
-use super::{backup, health, jobs};
+use super::{accounts, backup, health, jobs};
 use crate::attempt::{Attempt, AttemptKey, AttemptResult};
 use crate::clock::{Clock, SystemClock};
 use crate::conversation::StoredMessage;
 use crate::job::{Job, JobId};
 use crate::lease::{Owner, OwnerId};
+use crate::limits::{Account, AccountHolder};
 use crate::money::Charge;
 use crate::repository::{
     Archive, Costs, Counts, Health, JobEntry, JournalEntry, LeaseView, Page, Result, StoredInputs, UnitFilter,
@@ -160,6 +161,13 @@ impl Archive for SqliteArchive {
 
     fn summaries(&self, filter: &UnitFilter, after: i64, limit: usize) -> Result<Page<UnitSummary>> {
         self.look(|connection| read::summaries(connection, filter, after, limit))
+    }
+
+    fn account(&self, holder: AccountHolder) -> Result<Option<Account>> {
+        self.look(|connection| match read::stored(accounts::are_known(connection))? {
+            true => understood_list("an account", accounts::read(connection, holder)),
+            false => understood_list("an account", accounts::before_any(connection, holder)),
+        })
     }
 
     fn counts(&self, job_id: JobId) -> Result<Counts> {

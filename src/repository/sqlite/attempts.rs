@@ -209,6 +209,14 @@ impl Book<'_> {
         Ok(())
     }
 
+    /// These and no others are the charges of an attempt.
+    pub(super) fn replace_charges(&self, attempt: AttemptKey, charges: &[Charge]) -> rusqlite::Result<()> {
+        let mut delete =
+            self.connection.prepare_cached("DELETE FROM charges WHERE unit_key = ?1 AND attempt_number = ?2")?;
+        delete.execute(params![attempt.unit.0, attempt.number])?;
+        self.charge(attempt, charges)
+    }
+
     pub(super) fn charge(&self, attempt: AttemptKey, charges: &[Charge]) -> rusqlite::Result<()> {
         // Not REPLACE: to be able to undo that, SQLite would copy every page that it touches.
         let mut replace = self.connection.prepare_cached(

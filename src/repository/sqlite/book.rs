@@ -85,6 +85,8 @@ pub(super) struct Memory {
     open: HashMap<AttemptKey, Open>,
     /// A template never changes, so this never grows wrong: whether the job has one.
     jobs: HashMap<JobId, bool>,
+    /// Whether anybody has a budget, if that is known.
+    pub(super) has_accounts: Option<bool>,
     /// Messages that the storage failed to take, until the end of their attempt records them.
     losses: HashMap<AttemptKey, u32>,
     /// Attempts that the open transaction ends.
@@ -120,6 +122,7 @@ impl Memory {
     fn forget_attempts(&mut self) {
         self.traces.clear();
         self.open.clear();
+        self.has_accounts = None;
     }
 
     /// Remembers messages that the storage failed to take.

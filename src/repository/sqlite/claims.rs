@@ -13,7 +13,8 @@ use crate::attempt::{Attempt, Beginning};
 use crate::clock::{Clock, Moment};
 use crate::job::JobId;
 use crate::lease::{Claim, Lease, OwnerId};
-use crate::money::{Cost, Tokens};
+use crate::limits::Expectation;
+use crate::money::{Cost, Money, Tokens};
 use crate::repository::rules::{self, Wishes};
 use crate::repository::{ClaimRequest, Claimant, RepositoryError, Result, Scope, Slot};
 use crate::unit::{Change, NewUnit, UnitKey, UnitStatus, WorkUnit};
@@ -29,6 +30,7 @@ pub(super) struct Terms {
     pub(super) until_ms: i64,
     /// What units with a prompt of their own begin with at once.
     beginning: Option<BeginningRow>,
+    pub(super) expectation: Expectation,
 }
 
 impl Terms {
@@ -36,7 +38,8 @@ impl Terms {
         let ttl_ms = rules::check_ttl(claimant.ttl)?;
         let beginning = claimant.starting.clone().map(|provenance| Beginning::default().provenance(provenance));
         let beginning = beginning.as_ref().map(BeginningRow::of).transpose()?;
-        Ok(Terms { owner: claimant.owner, token: claimant.token, ttl_ms, until_ms: 0, beginning })
+        let (owner, token, expectation) = (claimant.owner, claimant.token, claimant.expectation);
+        Ok(Terms { owner, token, ttl_ms, until_ms: 0, beginning, expectation })
     }
 
     /// Leases last from now on, not from when they were asked for: while a claim waits to be written a renewal may overtake it, and
@@ -56,10 +59,18 @@ pub(super) struct Grant<'a> {
     pub(super) slot: &'a Slot,
     /// What it begins with, if it does at once.
     beginning: Option<&'a BeginningRow>,
+    /// What it is expected to cost, where a budget counts.
+    expected: Option<Money>,
 }
 
 impl<'a> Grant<'a> {
-    pub(super) fn of(unit: HotUnit, terms: &'a Terms, slot: &'a Slot, has_own_prompt: bool) -> Grant<'a> {
+    pub(super) fn of(
+        unit: HotUnit,
+        terms: &'a Terms,
+        slot: &'a Slot,
+        has_own_prompt: bool,
+        expected: Option<Money>,
+    ) -> Grant<'a> {
         let beginning = terms.beginning.as_ref().filter(|_| has_own_prompt);
         let unit = HotUnit {
             status: if beginning.is_some() { UnitStatus::Processing } else { UnitStatus::Assigned },
@@ -69,7 +80,7 @@ impl<'a> Grant<'a> {
             lease: Some((terms.owner, slot.worker_id.clone())),
             ..unit
         };
-        Grant { unit, terms, slot, beginning }
+        Grant { unit, terms, slot, beginning, expected }
     }
 
     fn lease(&self) -> Lease {
@@ -97,14 +108,24 @@ impl Book<'_> {
         let mut named = self.named_units(now, request, &wishes)?;
         let mut next = self.candidates(now, request, &wishes)?;
         let ran_out = self.ran_out(now, request, &wishes, &named, wishes.any - next.len())?;
-        if !ran_out.is_empty() {
+        let has_taken_back = !ran_out.is_empty();
+        if has_taken_back {
             self.take_back(now, ran_out)?;
             named = self.named_units(now, request, &wishes)?;
             next = self.candidates(now, request, &wishes)?;
         }
+        let mut accounts = self.accounts(request.job_id, terms.owner)?;
         let mut claims = Vec::with_capacity(named.len() + next.len());
         for (unit, slot) in rules::deal(&request.slots, named, next) {
-            let lease = self.grant(now, unit, terms, slot)?;
+            let expected = match self.expect(&accounts, terms, || self.prompt_bytes(unit.key))? {
+                Ok(expected) => expected,
+                Err(over) if claims.is_empty() && !has_taken_back => {
+                    return Err(RepositoryError::over_budget(over).into());
+                }
+                Err(_) => break,
+            };
+            self.reserve(&mut accounts, expected)?;
+            let lease = self.grant(now, unit, terms, slot, expected)?;
             let unit_id = lease.unit_id.clone();
             match read::claim_of(self.connection, lease) {
                 Ok(claim) => claims.push(claim),
@@ -223,10 +244,17 @@ impl Book<'_> {
     }
 
     /// PENDING → ASSIGNED, or on to PROCESSING at once. The slot was checked.
-    pub(super) fn grant(&mut self, now: Moment, unit: HotUnit, terms: &Terms, slot: &Slot) -> Answer<Lease> {
+    pub(super) fn grant(
+        &mut self,
+        now: Moment,
+        unit: HotUnit,
+        terms: &Terms,
+        slot: &Slot,
+        expected: Option<Money>,
+    ) -> Answer<Lease> {
         // Only who starts at once needs to know.
         let has_own_prompt = terms.beginning.is_some() && self.has_own_prompt(unit.key)?;
-        let grant = Grant::of(unit, terms, slot, has_own_prompt);
+        let grant = Grant::of(unit, terms, slot, has_own_prompt, expected);
         let mut update = self.connection.prepare_cached(
             "UPDATE work_units
              SET status = ?7, fence = ?2, attempt_count = ?3, accepted_by = ?4, not_before = NULL,
@@ -256,15 +284,16 @@ impl Book<'_> {
     /// Writes what a claim leaves beside the row of its unit; and what a start does, if it is one too.
     pub(super) fn begin_attempt(&mut self, now: Moment, grant: Grant<'_>) -> Answer<Lease> {
         let lease = grant.lease();
-        let Grant { unit, terms, slot, beginning } = grant;
+        let Grant { unit, terms, slot, beginning, expected } = grant;
         let mut attempt =
             Attempt::claimed(lease.attempt(), lease.fence, lease.owner, lease.worker_id.clone(), now.wall);
+        attempt.expected = expected;
         attempt.started_at = beginning.map(|_| now.wall);
         attempt.provenance = beginning.and_then(|beginning| beginning.provenance.clone());
         let mut insert = self.connection.prepare_cached(
             "INSERT INTO attempts (unit_key, number, fence, owner_id, worker_id, claim_token, assigned_at, started_at,
-                                   provenance)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+                                   provenance, expected)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
         )?;
         let now_ms = now.wall.timestamp_millis();
         insert.execute(params![
@@ -277,6 +306,7 @@ impl Book<'_> {
             now_ms,
             beginning.map(|_| now_ms),
             beginning.and_then(|beginning| beginning.provenance_json.as_deref()),
+            expected.map(Money::nanos),
         ])?;
         self.take_on(now, &lease, slot)?;
         self.record(

@@ -12,6 +12,7 @@ use crate::chain::Hash;
 use crate::clock::{Moment, milliseconds};
 use crate::conversation::Raw;
 use crate::lease::Lease;
+use crate::limits;
 use crate::money::Charge;
 use crate::repository::rules::{self, Pause};
 use crate::repository::{Closed, RepositoryError, Result};
@@ -179,7 +180,8 @@ impl Book<'_> {
             return self.closed_before(lease);
         }
         let late_result = rules::late_result(report);
-        let charged = rules::charged(&charges, &report.charges);
+        let told = limits::told_late(&charges, &report.charges);
+        let charged = rules::charged(&told, &report.charges);
         let is_known = stored.late_result.as_ref() == Some(&late_result) && charged == charges;
         if unit.is_purged || is_known {
             return Err(stale());
@@ -190,7 +192,8 @@ impl Book<'_> {
              ON CONFLICT (unit_key, attempt_number) DO UPDATE SET late_result = ?3",
         )?;
         upsert.execute(params![attempt.key.unit.0, attempt.key.number, late_result.as_bytes()])?;
-        self.charge(attempt.key, &report.charges)?;
+        self.replace_charges(attempt.key, &charged)?;
+        self.correct(&unit, &attempt, &charges, &charged)?;
         let stored = read_attempt_result(self.connection, attempt.key)?;
         self.record(
             now,
@@ -261,7 +264,9 @@ impl Book<'_> {
     ) -> Answer<Closed> {
         let to = rules::changed_unit(&unit.id, unit.status, closing.change)?;
         let fence = if closing.outcome == Outcome::Lost { unit.fence + 1 } else { unit.fence };
+        let left = self.settle_left(unit, closing, left)?;
         let attempt = self.close_attempt(now, unit, closing, &left)?;
+        self.settle(unit, &attempt, &left.charges)?;
         let pause = closing.delay.and_then(|delay| Pause::lasting(delay, now));
         self.close_unit(now, unit, closing, to, fence, pause)?;
         self.give_back(now, unit, &attempt)?;
@@ -281,6 +286,24 @@ impl Book<'_> {
             },
         )?;
         Ok(Closed { status: to, change: closing.change, not_before: pause.map(|pause| pause.not_before) })
+    }
+
+    /// What an attempt leaves, with what a lost one is taken to have cost.
+    fn settle_left(&self, unit: &HotUnit, closing: &Closing, left: Left) -> Answer<Left> {
+        let key = unit.attempt();
+        if closing.outcome != Outcome::Lost {
+            return Ok(left);
+        }
+        let expected = match self.opened(key) {
+            Some(open) => open.attempt.expected,
+            None => read_attempt(self.connection, key)?.and_then(|attempt| attempt.expected),
+        };
+        if expected.is_none() {
+            return Ok(left);
+        }
+        let charges = limits::settled(closing.outcome, left.charges, expected);
+        self.charge(key, &charges)?;
+        Ok(Left { charges, ..left })
     }
 
     /// Ends the conversation and the record of an attempt, and says how that stands now.

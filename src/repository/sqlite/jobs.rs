@@ -9,6 +9,7 @@ use crate::chain::Hash;
 use crate::clock::Moment;
 use crate::conversation::to_json;
 use crate::job::{Job, JobChange, JobId, NewJob};
+use crate::limits::AccountHolder;
 use crate::money::Money;
 use crate::repository::rules::{self, PageItem};
 use crate::repository::{By, JobEntry, Page, RepositoryError, Result, actor};
@@ -130,6 +131,7 @@ impl Book<'_> {
             created_at: now.wall,
         };
         self.record_job(now, &job, &By::whom(actor::CALLER))?;
+        self.set_budget(AccountHolder::Job(job.id), job.budget)?;
         Ok(job)
     }
 
@@ -148,6 +150,7 @@ impl Book<'_> {
         let mut update = self.connection.prepare_cached("UPDATE jobs SET budget = ?2, settings = ?3 WHERE id = ?1")?;
         update.execute(params![job_id.0, changed.budget.map(Money::nanos), settings])?;
         self.record_job(now, &changed, by)?;
+        self.set_budget(AccountHolder::Job(job_id), changed.budget)?;
         Ok(changed)
     }
 

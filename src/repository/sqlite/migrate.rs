@@ -13,6 +13,7 @@
 
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
+use super::accounts;
 use super::jobs;
 use super::owners::read_open_owners;
 use crate::clock::Clock;
@@ -29,6 +30,7 @@ const STEPS: &[Step] = &[
     Step::of(include_str!("migrations/0001.sql")),
     Step::of(include_str!("migrations/0002.sql")),
     Step { sql: include_str!("migrations/0003.sql"), fill: jobs::begin_journal },
+    Step { sql: include_str!("migrations/0004.sql"), fill: accounts::open_all },
 ];
 
 /// One step from a version to the next.
@@ -115,7 +117,7 @@ fn is_up_to_date(connection: &Connection, steps: &[Step]) -> Result<bool, NotMig
 }
 
 pub(super) fn version(connection: &Connection) -> rusqlite::Result<u32> {
-    connection.pragma_query_value(None, "user_version", |row| row.get(0))
+    connection.prepare_cached("PRAGMA user_version")?.query_row([], |row| row.get(0))
 }
 
 /// An owner that has not ended, is not known to be gone, and was heard of not long ago.

@@ -7,8 +7,9 @@
 //! | `queue`, `writer`, `answers` | all changes go through one thread, which commits whatever waits as one transaction |
 //! | `book` | an open transaction, the journal's chain, what the writer remembers |
 //! | `jobs`, `units`, `claims`, `attempts`, `endings`, `owners`, `purge` | the verbs, in the order a unit travels |
+//! | `accounts` | budgets, brought up to date as attempts begin and end |
 //! | `messages`, `rows` | between rows and records |
-//! | `readers`, `read`, `backlog`, `archive` | reading, beside the writer or without one |
+//! | `readers`, `read`, `backlog`, `archive`, `own_archive` | reading, beside the writer or without one |
 //! | `upkeep`, `health`, `backup`, `compact` | the file as such: how it is, a copy of it, its size |
 //! | `search` | the index of all words, in a file of its own |
 //!
@@ -26,6 +27,7 @@
 //! [`counts`](Archive::counts) and [`costs`](Archive::costs) look at every row of a job: an index for them would cost
 //! every unit more than they are worth.
 
+mod accounts;
 mod answers;
 mod archive;
 mod attempts;
@@ -40,6 +42,7 @@ mod jobs;
 mod messages;
 mod migrate;
 mod open;
+mod own_archive;
 mod owners;
 #[cfg(test)]
 mod plans;
@@ -76,16 +79,14 @@ use self::writer::{Order, Patience, Writer, WriterThread};
 use super::listeners::Listeners;
 use super::rules::End;
 use super::{
-    Archive, Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Insertion, Intake, JobEntry,
-    JournalEntry, LeaseView, News, Page, Purged, Repository, Result, Slot, StoredInputs, Submitted, Swept, UnitFilter,
-    UnitSummary, rules,
+    Archive, Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Insertion, Intake, News, Page, Purged,
+    Repository, Result, Slot, Submitted, Swept, UnitFilter, rules,
 };
-use crate::attempt::{Attempt, AttemptKey, AttemptReport, AttemptResult, Beginning, Progress};
+use crate::attempt::{AttemptReport, Beginning, Progress};
 use crate::clock::{Clock, SystemClock};
-use crate::conversation::{Message, StoredMessage, to_json};
+use crate::conversation::{Message, to_json};
 use crate::job::{Job, JobChange, JobId, NewJob};
-use crate::lease::{Backpressure, Claim, Held, Lease, NewOwner, Owner, OwnerId, OwnerState};
-use crate::money::Charge;
+use crate::lease::{Backpressure, Claim, Held, Lease, NewOwner, OwnerId, OwnerState};
 use crate::unit::{NewUnit, UnitKey, WorkUnit};
 use crate::worker::{Worker, WorkerChange};
 
@@ -475,100 +476,6 @@ impl Repository for SqliteRepository {
         let (now, before_ms) = (self.shared.clock.now(), before.timestamp_millis());
         let (filter, by) = (filter.clone(), by.clone());
         self.run(Order::new("purge"), move |book| book.purge(now, &filter, before_ms, &by))
-    }
-}
-
-impl Archive for SqliteRepository {
-    fn job(&self, id: JobId) -> Result<Job> {
-        self.shared.archive.job(id)
-    }
-
-    fn job_named(&self, name: &str) -> Result<Option<Job>> {
-        self.shared.archive.job_named(name)
-    }
-
-    fn jobs(&self, after: i64, limit: usize) -> Result<Page<Job>> {
-        self.shared.archive.jobs(after, limit)
-    }
-
-    fn job_journal(&self, after: i64, limit: usize) -> Result<Page<JobEntry>> {
-        self.shared.archive.job_journal(after, limit)
-    }
-
-    fn unit(&self, job_id: JobId, id: &str) -> Result<WorkUnit> {
-        self.shared.archive.unit(job_id, id)
-    }
-
-    fn units(&self, filter: &UnitFilter, after: i64, limit: usize) -> Result<Page<WorkUnit>> {
-        self.shared.archive.units(filter, after, limit)
-    }
-
-    fn summaries(&self, filter: &UnitFilter, after: i64, limit: usize) -> Result<Page<UnitSummary>> {
-        self.shared.archive.summaries(filter, after, limit)
-    }
-
-    fn counts(&self, job_id: JobId) -> Result<Counts> {
-        self.shared.archive.counts(job_id)
-    }
-
-    fn costs(&self, job_id: Option<JobId>) -> Result<Costs> {
-        self.shared.archive.costs(job_id)
-    }
-
-    fn attempts(&self, unit: UnitKey) -> Result<Vec<Attempt>> {
-        self.shared.archive.attempts(unit)
-    }
-
-    fn attempt_result(&self, attempt: AttemptKey) -> Result<AttemptResult> {
-        self.shared.archive.attempt_result(attempt)
-    }
-
-    fn charges(&self, attempt: AttemptKey) -> Result<Vec<Charge>> {
-        self.shared.archive.charges(attempt)
-    }
-
-    fn messages(&self, attempt: AttemptKey, after: u32, limit: usize) -> Result<Page<StoredMessage>> {
-        self.shared.archive.messages(attempt, after, limit)
-    }
-
-    fn partial_text(&self, attempt: AttemptKey) -> Result<Option<String>> {
-        self.shared.archive.partial_text(attempt)
-    }
-
-    fn checkpoint(&self, unit: UnitKey) -> Result<Option<Value>> {
-        self.shared.archive.checkpoint(unit)
-    }
-
-    fn inputs(&self, unit: UnitKey) -> Result<StoredInputs> {
-        self.shared.archive.inputs(unit)
-    }
-
-    fn journal(&self, after: i64, limit: usize) -> Result<Page<JournalEntry>> {
-        self.shared.archive.journal(after, limit)
-    }
-
-    fn unit_journal(&self, unit: UnitKey, after: i64, limit: usize) -> Result<Page<JournalEntry>> {
-        self.shared.archive.unit_journal(unit, after, limit)
-    }
-
-    fn outcomes_since(&self, after: i64, limit: usize) -> Result<Page<JournalEntry>> {
-        self.shared.archive.outcomes_since(after, limit)
-    }
-
-    fn leases(&self, job_id: Option<JobId>, after: i64, limit: usize) -> Result<Page<LeaseView>> {
-        self.shared.archive.leases(job_id, after, limit)
-    }
-
-    fn owners(&self) -> Result<Vec<Owner>> {
-        self.shared.archive.owners()
-    }
-
-    fn workers(&self, owner: OwnerId, after: &str, limit: usize) -> Result<Vec<Worker>> {
-        self.shared.archive.workers(owner, after, limit)
-    }
-
-    fn integrity(&self) -> Result<Vec<String>> {
-        self.shared.archive.integrity()
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rusqlite::{OptionalExtension, params};
 
+use super::accounts;
 use super::book::{Answer, Book, Entry};
 use super::endings::Cause;
 use super::migrate;
@@ -13,6 +14,8 @@ use crate::attempt::{Closing, FailureKind, Process};
 use crate::clock::{Moment, milliseconds};
 use crate::job::JobId;
 use crate::lease::{Held, NewOwner, Owner, OwnerId};
+use crate::limits::AccountHolder;
+use crate::money::Money;
 use crate::repository::rules::{self, QUEUE_TIMEOUT_MESSAGE, Silence};
 use crate::repository::{ClaimRequest, RepositoryError, Slot, Staleness, Swept, actor, loss};
 use crate::unit::{Change, UnitKey, UnitStatus};
@@ -48,6 +51,7 @@ fn owner(row: &rusqlite::Row<'_>) -> rusqlite::Result<Owner> {
         host: None,
         state: None,
         told_at: None,
+        budget: None,
     })
 }
 
@@ -68,6 +72,14 @@ pub(super) fn read_owners(connection: &rusqlite::Connection) -> rusqlite::Result
             owner.host = row.get(1)?;
             owner.state = optional_json(row, 2)?;
             owner.told_at = optional_time(row, 3)?;
+        }
+    }
+    if accounts::are_known(connection)? {
+        let mut select = connection.prepare_cached("SELECT budget FROM owners ORDER BY id")?;
+        let mut rows = select.query([])?;
+        for owner in &mut owners {
+            let Some(row) = rows.next()? else { break };
+            owner.budget = row.get::<_, Option<i64>>(0)?.map(Money::from_nanos);
         }
     }
     Ok(owners)
@@ -140,8 +152,8 @@ impl Book<'_> {
         }
         let mut insert = self.connection.prepare_cached(
             "INSERT INTO owners (instance, label, pid, start_ticks, boot_id, pid_namespace, registered_at, heartbeat_at,
-                                 heartbeat_boot_ms, lease_ms, host)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?8, ?9, ?10)",
+                                 heartbeat_boot_ms, lease_ms, host, budget)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?8, ?9, ?10, ?11)",
         )?;
         let id = insert.insert(params![
             new.instance,
@@ -154,8 +166,11 @@ impl Book<'_> {
             now.boot_ms,
             milliseconds(new.lease),
             new.host,
+            new.budget.map(Money::nanos),
         ])?;
-        Ok(OwnerId(id))
+        let id = OwnerId(id);
+        self.set_budget(AccountHolder::Owner(id), new.budget)?;
+        Ok(id)
     }
 
     /// Extends all leases of an owner in one statement.

@@ -6,6 +6,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::accounts;
 use super::book::{Answer, Book};
 use crate::attempt::{Attempt, AttemptKey, AttemptResult, Failure, FailureKind, Outcome, OutputFile};
 use crate::chain::Hash;
@@ -274,7 +275,13 @@ impl Book<'_> {
 /// The columns of an attempt.
 const ATTEMPT_COLUMNS: &str = "unit_key, number, fence, owner_id, worker_id, assigned_at, started_at, ended_at, \
      outcome, is_counted, failure_kind, failure_message, session_id, process, provenance, message_count, head, \
-     messages_lost FROM attempts";
+     messages_lost, expected FROM attempts";
+
+/// A query for attempts, as it is for files from before there were budgets if this is one.
+fn of_its_version(connection: &Connection, sql: String) -> rusqlite::Result<String> {
+    let has_expected = accounts::are_known(connection)?;
+    Ok(if has_expected { sql } else { sql.replace(", expected FROM", ", NULL FROM") })
+}
 
 fn attempt(row: &Row<'_>) -> rusqlite::Result<Attempt> {
     let is_open = matches!(row.get_ref(8)?, ValueRef::Null);
@@ -295,20 +302,21 @@ fn attempt(row: &Row<'_>) -> rusqlite::Result<Attempt> {
         message_count: row.get(15)?,
         head: optional_blob(row, 16)?,
         messages_lost: row.get(17)?,
+        expected: row.get::<_, Option<i64>>(18)?.map(Money::from_nanos),
     })
 }
 
 /// One attempt, if there is such a one.
 pub(super) fn read_attempt(connection: &Connection, key: AttemptKey) -> rusqlite::Result<Option<Attempt>> {
-    let mut select =
-        connection.prepare_cached(&format!("SELECT {ATTEMPT_COLUMNS} WHERE unit_key = ?1 AND number = ?2"))?;
+    let sql = format!("SELECT {ATTEMPT_COLUMNS} WHERE unit_key = ?1 AND number = ?2");
+    let mut select = connection.prepare_cached(&of_its_version(connection, sql)?)?;
     select.query_row(params![key.unit.0, key.number], attempt).optional()
 }
 
 /// All attempts of a unit, in order.
 pub(super) fn read_attempts(connection: &Connection, unit: UnitKey) -> rusqlite::Result<Vec<Attempt>> {
-    let mut select =
-        connection.prepare_cached(&format!("SELECT {ATTEMPT_COLUMNS} WHERE unit_key = ?1 ORDER BY number"))?;
+    let sql = format!("SELECT {ATTEMPT_COLUMNS} WHERE unit_key = ?1 ORDER BY number");
+    let mut select = connection.prepare_cached(&of_its_version(connection, sql)?)?;
     let attempts = select.query_map([unit.0], attempt)?;
     attempts.collect()
 }

@@ -130,20 +130,29 @@ impl Book<'_> {
         // If it cannot be read, that is the answer, before anything of it changes.
         read::unit(self.connection, job_id, row.id.as_str())?;
         match unit.status {
-            UnitStatus::Pending if unit.pause.is_none_or(|pause| pause.is_over(now)) => {
-                self.check_slots(terms.owner, std::slice::from_ref(slot))?;
-                self.add_prompt(now, &unit, row, terms.owner)?;
-                let lease = self.grant(now, unit, terms, slot)?;
-                let claim = read::claim_of(self.connection, lease)?;
-                Ok(Taken::Found(Submitted::Claimed(Box::new(claim))))
-            }
             UnitStatus::Pending => {
-                let mut update = self.connection.prepare_cached(
-                    "UPDATE work_units SET accepted_by = ?2, queue_deadline_boot_ms = NULL WHERE key = ?1",
-                )?;
-                update.execute([key.0, terms.owner.0])?;
+                let is_due = unit.pause.is_none_or(|pause| pause.is_over(now));
+                if is_due {
+                    self.check_slots(terms.owner, std::slice::from_ref(slot))?;
+                }
                 self.add_prompt(now, &unit, row, terms.owner)?;
-                self.found(&unit, Submitted::Waiting)
+                let mut accounts = self.accounts(job_id, terms.owner)?;
+                match self.expect(&accounts, terms, || self.prompt_bytes(key))? {
+                    Ok(expected) if is_due => {
+                        self.reserve(&mut accounts, expected)?;
+                        let lease = self.grant(now, unit, terms, slot, expected)?;
+                        let claim = read::claim_of(self.connection, lease)?;
+                        Ok(Taken::Found(Submitted::Claimed(Box::new(claim))))
+                    }
+                    // It is not its time, or it may cost more than is left.
+                    Ok(_) | Err(_) => {
+                        let mut update = self.connection.prepare_cached(
+                            "UPDATE work_units SET accepted_by = ?2, queue_deadline_boot_ms = NULL WHERE key = ?1",
+                        )?;
+                        update.execute([key.0, terms.owner.0])?;
+                        self.found(&unit, Submitted::Waiting)
+                    }
+                }
             }
             status if status.is_leased() => self.found(&unit, Submitted::Running),
             _ => self.found(&unit, Submitted::Finished),
@@ -166,15 +175,31 @@ impl Book<'_> {
         job_has_template: bool,
     ) -> Answer<Taken> {
         let intake = Intake::AcceptedBy(terms.owner);
-        if row.pause.is_some() {
+        if row.pause.is_none() {
+            self.check_slots(terms.owner, std::slice::from_ref(slot))?;
+        }
+        let mut accounts = self.accounts(job_id, terms.owner)?;
+        let expected = self.expect(&accounts, terms, || self.prompt_bytes_of(job_id, row))?;
+        let (None, Ok(expected)) = (row.pause, expected) else {
             let key = self.insert_row(now, job_id, row, intake, None, job_has_template)?;
             return self.found(&row.inserted(key, job_id), Submitted::Waiting);
-        }
-        self.check_slots(terms.owner, std::slice::from_ref(slot))?;
-        let mut grant = Grant::of(row.inserted(UnitKey(0), job_id), terms, slot, row.prompt.is_some());
+        };
+        self.reserve(&mut accounts, expected)?;
+        let mut grant = Grant::of(row.inserted(UnitKey(0), job_id), terms, slot, row.prompt.is_some(), expected);
         grant.unit.key = self.insert_row(now, job_id, row, intake, Some(&grant), job_has_template)?;
         let status = grant.unit.status;
         Ok(Taken::Fresh(self.begin_attempt(now, grant)?, status))
+    }
+
+    /// About how long the prompt is that will be sent for a unit that is to be stored.
+    fn prompt_bytes_of(&self, job_id: JobId, row: &NewRow) -> rusqlite::Result<u64> {
+        if let Some(prompt) = &row.prompt {
+            return Ok(prompt.len() as u64);
+        }
+        let mut select = self.connection.prepare_cached("SELECT octet_length(template) FROM jobs WHERE id = ?1")?;
+        let of_job: Option<u32> = select.query_row([job_id.0], |row| row.get(0))?;
+        let template = row.template.as_ref().map(|template| template.len() as u64).or(of_job.map(u64::from));
+        Ok(template.map_or(0, |template| template + row.inputs.payload.len() as u64))
     }
 
     /// If a unit that was there waits, it now waits for who accepts it.

@@ -8,7 +8,7 @@ use super::table::{Row, Stored, Table, dump, reckless, tables};
 use super::{Look, Random, look_at};
 
 /// What a message, a result, a bill, an attempt's end, a unit's inputs, the jobs and the journals consist of.
-const EVIDENCE: [(&str, &[&str]); 9] = [
+const EVIDENCE: [(&str, &[&str]); 10] = [
     ("messages", &[]),
     ("attempt_results", &[]),
     ("output_files", &[]),
@@ -17,11 +17,13 @@ const EVIDENCE: [(&str, &[&str]); 9] = [
     ("jobs", &[]),
     ("job_journal", &[]),
     ("unit_inputs", &[]),
-    ("attempts", &["failure_kind", "failure_message", "outcome", "head", "message_count"]),
+    ("attempts", &["failure_kind", "failure_message", "outcome", "head", "message_count", "expected"]),
+    ("accounts", &["spent", "reserved"]),
 ];
 
 /// Columns in which damage may pass, and why they are no evidence of what was done.
 const NOT_EVIDENCE: &[(&str, &str, &str)] = &[
+    ("accounts", "largest", "decides what is expected of the next attempt"),
     ("attempts", "claim_token", "finds the answer of a claim that was lost, while its lease lasts"),
     ("checkpoints", "attempt_number", "only the unit's last one is looked for"),
     ("checkpoints", "value", "is for the next attempt only, which replaces it"),
@@ -37,6 +39,7 @@ const NOT_EVIDENCE: &[(&str, &str, &str)] = &[
     ("owners", "lease_ms", "the same"),
     ("owners", "ended_at", "for people, once it has ended"),
     ("owners", "host", "for people"),
+    ("owners", "budget", "decides what may begin; what was spent is in the bills"),
     ("owners", "state", "for people, while it lives"),
     ("owners", "told_at", "the same"),
     ("partials", "text", "replaced several times a second, and a message when the attempt ends"),

@@ -62,8 +62,10 @@ impl Pool {
     fn new(path: &Path) -> Pool {
         let clock = ManualClock::new();
         let repository = SqliteOptions::new().clock(clock.clone()).open(path).unwrap();
-        let owner = repository.register_owner(&NewOwner::new(Process::this(&clock.boot_id()), "pool")).unwrap();
-        let job = NewJob::named("job").template("Do {{ n }}.").settings(json!({ "a": 1 })).budget(Money::from_nanos(7));
+        let budget: Money = "1000".parse().unwrap();
+        let owner = NewOwner::new(Process::this(&clock.boot_id()), "pool").budget(Some(budget));
+        let owner = repository.register_owner(&owner).unwrap();
+        let job = NewJob::named("job").template("Do {{ n }}.").settings(json!({ "a": 1 })).budget(budget);
         let job_id = repository.create_job(&job).unwrap().id;
         Pool { clock, repository, owner, job_id }
     }

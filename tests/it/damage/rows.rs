@@ -96,11 +96,12 @@ fn units_that_were_all_deleted_are_missed_if_a_job_was_made_or_changed_after_the
     let tables = ["messages", "attempt_results", "output_files", "charges", "partials", "checkpoints", "unit_inputs"];
     let mut all: String = tables.iter().map(|table| format!("DELETE FROM {table};")).collect();
     all += "DELETE FROM journal; DELETE FROM attempts; DELETE FROM work_units; DELETE FROM workers;";
+    all += "UPDATE accounts SET spent = 0, reserved = 0;";
     let found = verification_after(&Verify::new(), &all);
     assert!(found.to_string().contains("I13 the journal: row "), "{found}");
     // Without that nothing inside of the database tells: only heads that were kept elsewhere do.
     let made_before = "DELETE FROM job_journal WHERE seq > 1; DELETE FROM jobs WHERE id = 2;
-                       UPDATE jobs SET budget = 7, settings = (SELECT settings FROM job_journal WHERE seq = 1);";
+                       UPDATE jobs SET budget = (SELECT budget FROM job_journal WHERE seq = 1), settings = (SELECT settings FROM job_journal WHERE seq = 1);";
     assert!(verification_after(&Verify::new(), &(all + made_before)).is_clean());
 }
 
@@ -111,7 +112,7 @@ fn a_truncated_journal_is_found_by_a_head_that_was_kept_elsewhere() {
     let last = "(SELECT key FROM work_units WHERE id = 'later')";
     // Nobody has made or changed a job after it.
     let cut = format!(
-        "UPDATE jobs SET budget = 7, settings = (SELECT settings FROM job_journal WHERE seq = 1) WHERE id = 1;
+        "UPDATE jobs SET budget = (SELECT budget FROM job_journal WHERE seq = 1), settings = (SELECT settings FROM job_journal WHERE seq = 1) WHERE id = 1;
          DELETE FROM job_journal WHERE seq > 1;
          DELETE FROM jobs WHERE id = 2;
          DELETE FROM unit_inputs WHERE unit_key = {last};
