@@ -52,6 +52,7 @@ pub use self::result::WorkResult;
 use std::time::Duration;
 
 use crate::attempt::Provenance;
+use crate::limits::Estimate;
 use crate::worker::WorkerId;
 
 /// What does the work of a unit.
@@ -125,6 +126,14 @@ pub trait Executor: Send + Sync + 'static {
         Ok(())
     }
 
+    /// What an attempt may cost, as far as that can be told from prices and limits alone (it cannot). It counts where there is a
+    /// [budget](crate::limits).
+    ///
+    /// Asked once, when the pool is built.
+    fn estimate(&self) -> Option<Estimate> {
+        None
+    }
+
     /// What is recorded of each attempt: who executed it, in which version, with which arguments.
     ///
     /// Asked once, when the pool is built. Secrets do not belong here.
@@ -170,6 +179,10 @@ impl Executor for Box<dyn Executor> {
 
     fn is_available(&self) -> Result<(), Unavailable> {
         (**self).is_available()
+    }
+
+    fn estimate(&self) -> Option<Estimate> {
+        (**self).estimate()
     }
 
     fn provenance(&self) -> Provenance {

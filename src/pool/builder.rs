@@ -21,6 +21,8 @@ use crate::attempt::Failure;
 use crate::clock::{Clock, SystemClock};
 use crate::executor::{CancelToken, ExecuteError, Executor, WorkResult};
 use crate::job::JobId;
+use crate::limits::Expectation;
+use crate::money::Money;
 use crate::repository::Repository;
 use crate::unit::{Affinity, WorkUnit};
 
@@ -58,6 +60,8 @@ pub(super) struct Settings {
     /// `None` means as many as there are workers.
     pub(super) max_abandoned: Option<usize>,
     pub(super) conversation_limit_bytes: u64,
+    pub(super) budget: Option<Money>,
+    pub(super) expectation: Expectation,
     pub(super) label: String,
 }
 
@@ -89,6 +93,8 @@ impl Default for Settings {
             reservation: Duration::from_secs(30),
             max_abandoned: None,
             conversation_limit_bytes: 256 * 1024 * 1024,
+            budget: None,
+            expectation: Expectation::default(),
             label: "workcrew".to_owned(),
         }
     }
@@ -450,6 +456,24 @@ impl WorkPoolBuilder {
     /// How much one attempt may say in all (256 MiB). What says more is failed and not tried again.
     pub fn conversation_limit_bytes(mut self, bytes: u64) -> Self {
         self.settings.conversation_limit_bytes = bytes;
+        self
+    }
+
+    /// How much all that this pool executes may cost (no limit), beside what the [job](crate::NewJob::budget) and each
+    /// [unit](crate::NewUnit::max_cost) may.
+    ///
+    /// Before an attempt begins, what it is expected to cost is reserved; if that is not left, it does not begin. Nothing fails for it: units
+    /// stay PENDING, [`wait_for_completion`](WorkPool::wait_for_completion) says [`Blocked`](crate::Completion::Blocked) once nothing runs any more,
+    /// and what waits goes on when a budget was raised. See [`limits`](crate::limits).
+    pub fn budget(mut self, budget: Money) -> Self {
+        self.settings.budget = Some(budget);
+        self
+    }
+
+    /// What an attempt is taken to cost where a budget counts, until the first ones have ended and unless the executor
+    /// [can tell](Executor::estimate) (half a dollar). The higher, the fewer begin together while nobody knows.
+    pub fn expected_cost(mut self, cost: Money) -> Self {
+        self.settings.expectation = self.settings.expectation.otherwise(cost);
         self
     }
 

@@ -14,7 +14,7 @@ use super::ready::{Pick, PickOrAsk};
 use super::reporter::Report;
 use super::stats::PoolPhase;
 use super::timers::due_ms;
-use super::{homes, inside, pull, scheduler, slot, stopping};
+use super::{close, homes, inside, pull, scheduler, slot, stopping};
 use crate::attempt::{AttemptKey, FailureKind, Outcome};
 use crate::error::RepositoryError;
 use crate::lease::{Claim, Lease};
@@ -64,11 +64,12 @@ fn claim_due(core: &Arc<Core>) -> bool {
         Err(RepositoryError::Illegal { .. })
             if is_stopping(core) || workers(&picks, &open).any(|cell| !cell.is_up()) =>
         {
-            for Picked { key, cell, .. } in picks {
-                core.ready.unpick(key);
-                slot::give_back(core, &cell, None);
-            }
-            pull::give_up(core, open, Duration::ZERO, |cell| slot::give_back(core, cell, None));
+            give_back(core, picks, open);
+        }
+        // What is due stays so, until there is money for it.
+        Err(RepositoryError::OverBudget(over)) => {
+            close::hold_until_funded(core, &over);
+            give_back(core, picks, open);
         }
         Err(error) => {
             log::warn!("{}: what is due could not be claimed: {error}", core.job.id);
@@ -82,6 +83,15 @@ fn claim_due(core: &Arc<Core>) -> bool {
         }
     }
     true
+}
+
+/// Nothing was claimed: the units wait as before, and the workers are free.
+fn give_back(core: &Core, picks: Vec<Picked>, open: Vec<Arc<WorkerCell>>) {
+    for Picked { key, cell, .. } in picks {
+        core.ready.unpick(key);
+        slot::give_back(core, &cell, None);
+    }
+    pull::give_up(core, open, Duration::ZERO, |cell| slot::give_back(core, cell, None));
 }
 
 fn is_stopping(core: &Core) -> bool {

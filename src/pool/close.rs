@@ -18,6 +18,7 @@ use crate::attempt::{AttemptReport, Ending, Failure, FailureKind, Next, Outcome,
 use crate::error::RepositoryError;
 use crate::executor::WorkResult;
 use crate::fault::{self, Stage};
+use crate::limits::OverBudget;
 use crate::repository::Closed;
 use crate::sync::thread;
 use crate::unit::UnitStatus;
@@ -27,6 +28,9 @@ use crate::worker::WorkerId;
 const STORE_PATIENCE: Duration = Duration::from_secs(60);
 const STORE_PAUSE_FIRST: Duration = Duration::from_millis(10);
 const STORE_PAUSE_LONGEST: Duration = Duration::from_secs(2);
+
+/// How often it is tried whether a budget has enough left again: another process may have ended something, or somebody raised it.
+const LOOK_FOR_MONEY: Duration = Duration::from_secs(1);
 
 /// Who brings an attempt to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +76,9 @@ pub(super) fn close(
         How::Release { after, reason } => give_back(core, execution, *after, reason, &captured),
         How::Lost => Err(Unstored::rejected(RepositoryError::stale(&execution.claim.lease))),
     };
+    if closed.is_ok() {
+        core.ready.money_may_be_left();
+    }
     let left = left_if_stopped(&closed);
     cell.note_stored(execution, left);
     let back = execution.closed();
@@ -324,6 +331,16 @@ fn call_back(core: &Core, execution: &Execution, result: &WorkResult, status: Un
         Ok(unit) => log::warn!("unit {}: no callback for {status}, it is {} by now", lease.unit_id, unit.status),
         Err(error) => log::error!("unit {}: no callback, it could not be read: {error}", lease.unit_id),
     }
+}
+
+/// Claims nothing before a budget has enough left.
+pub(super) fn hold_until_funded(core: &Core, over: &OverBudget) {
+    let (reason, is_exhausted) = (over.to_string(), !over.is_passing());
+    if is_exhausted && core.ready.over_budget_is_news(&reason) {
+        log::warn!("{}: nothing is started: {reason}", core.job.id);
+        core.callbacks.tell_of(|| Event::Held { reason: &reason, until: None });
+    }
+    core.ready.hold_until_funded(&reason, core.in_ms(LOOK_FOR_MONEY), is_exhausted);
 }
 
 /// Starts nothing until then.

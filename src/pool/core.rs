@@ -31,6 +31,7 @@ use crate::error::RepositoryError;
 use crate::executor::{CancelToken, Executor};
 use crate::job::Job;
 use crate::lease::{Claim, OwnerId};
+use crate::limits::Expectation;
 use crate::nudge::Nudge;
 use crate::panics;
 use crate::repository::{Claimant, Repository, Slot};
@@ -53,6 +54,7 @@ pub(super) struct Core {
     /// Where sessions live, if the pool is one of several.
     pub(super) homes: Option<Homes>,
     pub(super) provenance: Provenance,
+    expectation: Expectation,
     repository: Arc<dyn Repository>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) callbacks: Callbacks,
@@ -111,6 +113,7 @@ impl Core {
         Core {
             number: inside::next_pool(),
             provenance: parts.executor.provenance(),
+            expectation: parts.settings.expectation.estimate(parts.executor.estimate()),
             registry: Registry::new(),
             ready: Ready::new(
                 parts.settings.crew(),
@@ -200,7 +203,8 @@ impl Core {
 
     /// A fresh claimant, whose units begin as they are claimed.
     pub(super) fn claimant(&self) -> Claimant {
-        Claimant::new(self.owner(), self.settings.lease).starting(self.provenance.clone())
+        let claimant = Claimant::new(self.owner(), self.settings.lease).starting(self.provenance.clone());
+        claimant.expecting(self.expectation)
     }
 
     pub(super) fn is_ending(&self) -> bool {

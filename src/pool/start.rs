@@ -18,7 +18,9 @@ use crate::sync::thread::{self, JoinHandle};
 
 /// Registers the pool and starts all its threads but the workers'. Returns the supervisor's.
 pub(super) fn start_threads(core: &Arc<Core>, hook: Option<Box<dyn InitHook>>) -> Result<JoinHandle<()>, StartError> {
-    let owner = NewOwner::new(Process::this(&core.clock.boot_id()), &core.settings.label).lease(core.settings.lease);
+    let settings = &core.settings;
+    let owner = NewOwner::new(Process::this(&core.clock.boot_id()), &settings.label);
+    let owner = owner.lease(settings.lease).budget(settings.budget);
     let owner = core.repository().register_owner(&owner).or_else(|error| match error.is_passing() {
         true => core.repository().register_owner(&owner),
         false => Err(error),

@@ -35,6 +35,7 @@ use super::stats::{PoolPhase, PoolStats, WorkerView};
 use super::timers::{Alarm, Timers};
 use crate::nudge::Nudge;
 use crate::sync::Condvar;
+use crate::sync::atomic::AtomicBool;
 use crate::sync::thread::JoinHandle;
 
 #[derive(Debug)]
@@ -42,6 +43,8 @@ struct State {
     phase: PoolPhase,
     stop: Option<Stop>,
     hold: Option<Hold>,
+    /// What was told last of a budget of which nothing is left.
+    told_over_budget: Option<String>,
     /// Why the pool could not be started.
     init_failure: Option<String>,
     /// Whether all threads have ended.
@@ -174,6 +177,8 @@ pub(super) struct Ready {
     initialized: Condvar,
     pub(super) supervisor: Nudge,
     pub(super) claimer: Nudge,
+    /// Whether a claim was refused for want of money, and no attempt has ended here since.
+    is_out_of_money: AtomicBool,
 }
 
 impl Ready {
@@ -182,6 +187,7 @@ impl Ready {
             phase: PoolPhase::Configuring,
             stop: None,
             hold: None,
+            told_over_budget: None,
             init_failure: None,
             is_over: false,
             capacity: Capacity::new(limits.max_workers, limits.supply(), limits.max_units_per_worker),
@@ -210,6 +216,7 @@ impl Ready {
             initialized: Condvar::new(),
             supervisor: Nudge::new(),
             claimer: Nudge::new(),
+            is_out_of_money: AtomicBool::new(false),
         }
     }
 

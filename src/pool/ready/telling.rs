@@ -3,6 +3,7 @@
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::Ready;
+use super::waits::Hold;
 use crate::clock::Moment;
 use crate::lease::{OwnerHold, OwnerState};
 use crate::pool::PAUSED;
@@ -34,8 +35,9 @@ impl Ready {
         drop(state);
         let hold = hold.filter(|_| !told.is_paused);
         let until = |until_ms: i64| date_of(until_ms, now);
-        let holds = hold.map(|hold| OwnerHold::new(cut(hold.reason), hold.until_ms.map(until))).into_iter().collect();
-        OwnerState { holds, last_start_failure: told.last_start_failure.map(cut), ..told }
+        let told_hold = |hold: Hold| OwnerHold::new(cut(&hold.reason), hold.told_until_ms().map(until));
+        let holds = hold.map(told_hold).into_iter().collect();
+        OwnerState { holds, last_start_failure: told.last_start_failure.as_deref().map(cut), ..told }
     }
 }
 
@@ -45,9 +47,9 @@ fn date_of(at_ms: i64, now: Moment) -> DateTime<Utc> {
     left.and_then(|left| now.wall.checked_add_signed(left)).unwrap_or(DateTime::<Utc>::MAX_UTC)
 }
 
-fn cut(text: String) -> String {
+fn cut(text: &str) -> String {
     match text.char_indices().nth(TOLD_CHARS) {
         Some((end, _)) => format!("{}…", &text[..end]),
-        None => text,
+        None => text.to_owned(),
     }
 }

@@ -7,6 +7,7 @@ use crate::pool::error::WaitError;
 use crate::pool::stats::PoolPhase;
 use crate::pool::timers::Alarm;
 use crate::sync::Condvar;
+use crate::sync::atomic::Ordering;
 use crate::sync::thread::ThreadId;
 
 /// How a wait for completion ended.
@@ -28,7 +29,7 @@ use crate::sync::thread::ThreadId;
 pub enum Completion {
     /// Everything that the pool accepted has ended, its callback included; while it pulls, also everything that was due.
     Done,
-    /// Nothing runs, and what waits cannot begin before somebody calls `resume`.
+    /// Nothing runs, and what waits cannot begin before somebody calls `resume`, or raises a budget.
     Blocked(String),
     /// The pool stopped first, or was never started.
     Stopped,
@@ -42,8 +43,51 @@ pub enum Completion {
 #[derive(Clone, Debug)]
 pub(super) struct Hold {
     pub(super) reason: String,
-    /// When it ends by itself, by the pool's clock.
-    pub(super) until_ms: Option<i64>,
+    pub(super) end: HoldEnd,
+}
+
+/// When a hold ends, in milliseconds of the pool's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HoldEnd {
+    /// When somebody ends it.
+    Told,
+    /// By itself.
+    At(i64),
+    /// When a budget has enough left, which is tried again then. What was claimed before is paid for, and is executed.
+    Funded { again_ms: i64, is_exhausted: bool },
+}
+
+impl Hold {
+    /// When it ends by itself, or is looked at again.
+    pub(super) fn until_ms(&self) -> Option<i64> {
+        match self.end {
+            HoldEnd::Told => None,
+            HoldEnd::At(until_ms) | HoldEnd::Funded { again_ms: until_ms, .. } => Some(until_ms),
+        }
+    }
+
+    /// When it ends, as far as anybody can tell.
+    pub(super) fn told_until_ms(&self) -> Option<i64> {
+        match self.end {
+            HoldEnd::At(until_ms) => Some(until_ms),
+            HoldEnd::Told | HoldEnd::Funded { .. } => None,
+        }
+    }
+
+    /// Whether only somebody outside can bring it to an end.
+    fn needs_somebody(&self) -> bool {
+        matches!(self.end, HoldEnd::Told | HoldEnd::Funded { is_exhausted: true, .. })
+    }
+
+    /// Whether another one takes its place: one without an end does, and of two with an end the later. That there is no money says the least.
+    fn gives_way_to(&self, other: HoldEnd) -> bool {
+        match (self.end, other) {
+            (HoldEnd::Funded { .. }, _) => true,
+            (_, HoldEnd::Funded { .. }) | (HoldEnd::Told, _) => false,
+            (HoldEnd::At(_), HoldEnd::Told) => true,
+            (HoldEnd::At(before_ms), HoldEnd::At(until_ms)) => before_ms < until_ms,
+        }
+    }
 }
 
 impl Ready {
@@ -140,31 +184,59 @@ impl Ready {
 
     /// Starts nothing until then. A hold without an end stays until somebody ends it; of two with an end the later counts.
     pub(in crate::pool) fn hold(&self, reason: &str, until_ms: Option<i64>) {
+        self.hold_until(reason, until_ms.map_or(HoldEnd::Told, HoldEnd::At));
+    }
+
+    /// Starts nothing before a budget has enough left; tries again then. If nothing that is under way can leave more, whoever waits for
+    /// completion need not wait.
+    pub(in crate::pool) fn hold_until_funded(&self, reason: &str, again_ms: i64, is_exhausted: bool) {
+        self.hold_until(reason, HoldEnd::Funded { again_ms, is_exhausted });
+        self.is_out_of_money.store(true, Ordering::Release);
+    }
+
+    /// Whether it was not said before, in these words, that nothing is left.
+    pub(in crate::pool) fn over_budget_is_news(&self, reason: &str) -> bool {
+        self.change(|state, _| {
+            let is_news = state.told_over_budget.as_deref() != Some(reason);
+            state.told_over_budget = Some(reason.to_owned());
+            is_news
+        })
+    }
+
+    fn hold_until(&self, reason: &str, end: HoldEnd) {
         self.change(|state, wake| {
-            let is_longer = match (&state.hold, until_ms) {
-                (None, _) => true,
-                (Some(hold), None) => hold.until_ms.is_some(),
-                (Some(hold), Some(until_ms)) => hold.until_ms.is_some_and(|before_ms| before_ms < until_ms),
-            };
-            if is_longer {
-                state.hold = Some(Hold { reason: reason.to_owned(), until_ms });
-                wake.supervisor = until_ms.is_some_and(|until_ms| state.timers.set(until_ms, Alarm::HoldEnds));
+            if state.hold.as_ref().is_none_or(|hold| hold.gives_way_to(end)) {
+                let hold = Hold { reason: reason.to_owned(), end };
+                wake.supervisor = hold.until_ms().is_some_and(|at_ms| state.timers.set(at_ms, Alarm::HoldEnds));
                 wake.settled = true;
+                state.hold = Some(hold);
             }
         });
     }
 
-    /// Why nothing is started, if that is so.
+    /// An attempt has ended, so that a budget may have more left.
+    pub(in crate::pool) fn money_may_be_left(&self) {
+        // Asked after every attempt, and hardly ever so.
+        if self.is_out_of_money.swap(false, Ordering::AcqRel) {
+            self.end_hold(|hold| matches!(hold.end, HoldEnd::Funded { .. }));
+        }
+    }
+
+    /// Why nothing is executed, if that is so. What was claimed while there was money is.
     pub(in crate::pool) fn hold_reason(&self) -> Option<String> {
-        self.state.lock().hold.as_ref().map(|hold| hold.reason.clone())
+        let state = self.state.lock();
+        let hold = state.hold.as_ref().filter(|hold| !matches!(hold.end, HoldEnd::Funded { .. }))?;
+        Some(hold.reason.clone())
     }
 
     /// Ends a hold; with a time, only one that ends by itself by then.
     pub(in crate::pool) fn resume(&self, now_ms: Option<i64>) {
+        self.end_hold(|hold| now_ms.is_none_or(|now_ms| hold.until_ms().is_some_and(|until_ms| until_ms <= now_ms)));
+    }
+
+    fn end_hold(&self, ends: impl Fn(&Hold) -> bool) {
         self.change(|state, wake| {
-            let ends =
-                |hold: &Hold| now_ms.is_none_or(|now_ms| hold.until_ms.is_some_and(|until_ms| until_ms <= now_ms));
-            if state.hold.as_ref().is_some_and(ends) {
+            if state.hold.as_ref().is_some_and(&ends) {
                 state.hold = None;
                 (wake.all_slots, wake.claimer) = (true, true);
             }
@@ -175,7 +247,7 @@ impl Ready {
 impl State {
     /// Nothing runs, and nothing will before somebody ends a hold.
     pub(super) fn blocked(&self) -> Option<Completion> {
-        let hold = self.hold.as_ref().filter(|hold| hold.until_ms.is_none())?;
+        let hold = self.hold.as_ref().filter(|hold| hold.needs_somebody())?;
         self.ledger.is_only_waiting().then(|| Completion::Blocked(hold.reason.clone()))
     }
 

@@ -4,6 +4,7 @@ mod affinities;
 mod affinities_moved;
 mod affinities_ordered;
 mod attaching;
+mod budgets;
 mod calendar;
 mod callbacks;
 mod cancelling;
