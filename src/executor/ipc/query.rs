@@ -1,15 +1,12 @@
 //! One query, as its parent hears it.
 
 use super::message::worker_types::{COMPLETE, ERROR};
-use super::message::{BadMessage, WorkerMessage, work_result};
+use super::message::{BadMessage, WorkerMessage, type_in, work_result};
 use super::{Content, QueryChange, QueryState};
 use crate::executor::agent_cli::unread;
 use crate::executor::process::{How, Line, Reason};
 use crate::executor::warm::{Afterwards, Control, End, Health, Heard, Query};
 use crate::executor::{Call, CancelReason, ExecuteError, Then, WorkResult, kinds};
-
-/// Where the type of a message is to be found that is too long to be read.
-const TYPE_WITHIN_BYTES: usize = 1_000;
 
 /// A query to a worker that speaks the protocol.
 #[derive(Debug)]
@@ -61,13 +58,13 @@ pub(super) fn said(line: Line<'_>) -> Said {
     }
 }
 
-/// Whether a line that is too long may have said how a query ended, by what can be seen of it.
+/// Whether a line that is too long may have said how a query ended, by what there is of it.
 fn may_be_the_answer(line: Line<'_>) -> bool {
-    let beginning: String = String::from_utf8_lossy(&line.bytes[..line.bytes.len().min(TYPE_WITHIN_BYTES)])
-        .chars()
-        .filter(|character| !character.is_whitespace())
-        .collect();
-    beginning.starts_with('{') && !beginning.contains("\"type\":\"message\"")
+    match type_in(line.bytes) {
+        Ok(message_type) => message_type.is_none_or(|message_type| [COMPLETE, ERROR].contains(&message_type.as_str())),
+        // It is no message, however it goes on.
+        Err(()) => false,
+    }
 }
 
 /// The query that a message is about.

@@ -9,7 +9,8 @@ use super::*;
 fn end_of(role: &str, keep: impl FnOnce(Keep) -> Keep) -> (WorkUnit, Vec<String>, World) {
     let world = World::new();
     let (pool, _processes) = world.pool(role, keep(world.keep(1)));
-    let unit = pool.enqueue(NewUnit::new("a").max_retries(0), "go").unwrap().wait_timeout(LONG).unwrap();
+    let unit = NewUnit::new("a").max_retries(0).timeout(LONG / 4);
+    let unit = pool.enqueue(unit, "go").unwrap().wait_timeout(LONG).unwrap();
     pool.stop(Stop::Drain).unwrap();
     let events = world.events();
     world.assert_clean();
@@ -150,7 +151,7 @@ fn one_that_hangs_up_in_the_middle_of_a_message_keeps_what_was_whole() {
 
 #[test]
 fn garbage_costs_no_answer_but_the_worker() {
-    for role in ["garbage", "speaks of another request", "too long"] {
+    for role in ["garbage", "speaks of another request", "too long", "too long a message"] {
         let (unit, events, _world) = end_of(role, |keep| keep);
         assert_eq!(unit.output.as_deref(), Some("done"), "{role}: what was paid for counts");
         let last = of_workers(&events).split_off(3);
@@ -168,6 +169,7 @@ fn nothing_but_garbage_or_the_answer_to_another_request_ends_the_worker() {
         ("nothing but garbage", "a line is no JSON object with a type"),
         ("an answer that makes no sense", "a message of type `complete` is malformed: missing field `result`"),
         ("another request", "it speaks of a request `another` that it never got"),
+        ("too long an answer", "it says 10485835 bytes at once"),
     ] {
         let (unit, events, _world) = end_of(role, |keep| keep);
         assert_eq!(failure(&unit).0, "worker_crashed", "{role}");
