@@ -327,6 +327,8 @@ impl<D: Dialect> Crew<D> {
             return;
         }
         state.send_off(process, how);
+        // Whoever might have got it gets something else.
+        self.deal(&mut state);
         drop(state);
         self.bell.ring();
     }
