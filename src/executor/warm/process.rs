@@ -261,12 +261,19 @@ impl<Memory> WarmProcess<Memory> {
                 self.listen(give);
             }
             Source::Ear if self.owes_words() => self.say_on(),
-            Source::Ear => self.is_not_heard(),
+            Source::Ear if self.still_happens(source) => self.is_not_heard(),
             Source::Log(number) => {
                 self.read_log(number);
             }
-            Source::Report => self.hear_report(give),
+            Source::Report if self.still_happens(source) => self.hear_report(give),
+            Source::Ear | Source::Report => {}
         }
+    }
+
+    /// Whether what was seen before still is: somebody else may have seen to it since.
+    fn still_happens(&self, source: Source) -> bool {
+        let found = self.sources().into_iter().find(|(one, ..)| *one == source);
+        found.is_some_and(|(_, descriptor, flags)| wait(&[(descriptor, flags)], Some(Instant::now())) == [true])
     }
 
     fn let_in(&mut self) {
@@ -550,5 +557,36 @@ impl Leash {
         let mut is_loose = self.is_loose.lock().unwrap_or_else(PoisonError::into_inner);
         *is_loose = true;
         self.line.may_live(limit);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::executor::process::Input;
+
+    fn start(script: &str) -> WarmProcess<()> {
+        let arguments = vec!["-c".into(), script.into()];
+        let command = ChildCommand { input: Input::Open, arguments, ..ChildCommand::new("sh") };
+        let times = Times { grace: Duration::ZERO, limit: Duration::from_secs(60) };
+        let mut process = WarmProcess::start(1, command, Reach::Pipes, None, times, "a boot").unwrap();
+        process.change(ProcessChange::Ready);
+        process
+    }
+
+    #[test]
+    fn what_was_seen_before_and_is_over_by_now_changes_nothing() {
+        let mut process = start("cat");
+        for source in [Source::Ear, Source::Report, Source::Door, Source::Speech, Source::Log(0)] {
+            process.attend(source, &mut |_| {});
+        }
+        assert!(!process.is_lost());
+        let mut deaf = start("exec 0</dev/null; echo; exec sleep 60");
+        while !deaf.is_lost() {
+            for source in happens(&deaf, None) {
+                deaf.attend(source, &mut |_| {});
+            }
+        }
+        assert!(!deaf.has_ended(), "but who does not listen is found out");
     }
 }
