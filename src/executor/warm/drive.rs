@@ -95,7 +95,7 @@ impl<'a, D: Dialect> Drive<'a, D> {
             }
         };
         process.queries_processed += 1;
-        (process.last_activity, process.heard_at, process.health_asked_at) = (now, now, None);
+        (process.last_activity, process.health_asked_at) = (now, None);
         process.change(ProcessChange::Query);
         crew.show(process.number, |face| {
             face.see(process);

@@ -122,7 +122,9 @@ pub(super) fn take_note<D: Dialect>(crew: &Crew<D>, process: &mut WarmProcess<D:
     match control {
         Control::Nothing | Control::Ready => {}
         Control::Health(health) => {
-            process.health_asked_at = None;
+            if process.health_asked_at.take().is_some() {
+                process.unasked_bytes = 0;
+            }
             process.health = Some(health);
             crew.show(process.number, |face| face.health = Some(health));
             crew.tell(&ProcessEvent::Healthy { number: process.number, health });
@@ -176,12 +178,10 @@ fn judge<D: Dialect>(crew: &Crew<D>, process: &mut WarmProcess<D::Memory>, now: 
 
 /// Asks a process whether it is well. One that cannot be asked is.
 pub(super) fn ask_for_health<D: Dialect>(crew: &Crew<D>, process: &mut WarmProcess<D::Memory>, now: Instant) {
-    match crew.dialect.health_check() {
-        Some(question) => {
-            process.health_asked_at = Some(now);
-            process.say(&question);
-        }
-        None => process.checked_at = now,
+    process.checked_at = now;
+    if let Some(question) = crew.dialect.health_check() {
+        process.health_asked_at = Some(now);
+        process.say(&question);
     }
 }
 

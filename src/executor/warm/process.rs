@@ -58,9 +58,7 @@ pub(super) struct WarmProcess<Memory> {
     pub(super) created_at: Instant,
     pub(super) last_activity: Instant,
     pub(super) queries_processed: u64,
-    /// When it said something last.
-    pub(super) heard_at: Instant,
-    /// When it was last found that there is nothing to ask.
+    /// When it was asked last whether it is well, or would have been if it could be asked.
     pub(super) checked_at: Instant,
     /// Since when it owes word that it is well.
     pub(super) health_asked_at: Option<Instant>,
@@ -69,7 +67,7 @@ pub(super) struct WarmProcess<Memory> {
     pub(super) fault: Option<String>,
     /// How often it has.
     pub(super) faults: u32,
-    /// How much it has said since it was asked last.
+    /// How much it has said since it answered last.
     pub(super) unasked_bytes: usize,
     /// When it was seen to have hung up or ended.
     pub(super) lost_at: Option<Instant>,
@@ -131,7 +129,6 @@ impl<Memory: Default> WarmProcess<Memory> {
             created_at: now,
             last_activity: now,
             queries_processed: 0,
-            heard_at: now,
             checked_at: now,
             health_asked_at: None,
             health: None,
@@ -175,7 +172,7 @@ impl<Memory> WarmProcess<Memory> {
     pub(super) fn health_due(&self, keep: &Keep) -> Instant {
         match self.health_asked_at {
             Some(asked_at) => asked_at + keep.health_timeout,
-            None => self.heard_at.max(self.checked_at) + keep.health_interval,
+            None => self.checked_at + keep.health_interval,
         }
     }
 
@@ -298,7 +295,6 @@ impl<Memory> WarmProcess<Memory> {
         match read(speech, &mut self.chunk) {
             Read::Nothing => 0,
             Read::Some(count) => {
-                self.heard_at = Instant::now();
                 self.unasked_bytes = self.unasked_bytes.saturating_add(count);
                 self.lines.push(&self.chunk[..count], give);
                 count

@@ -271,6 +271,27 @@ fn one_that_is_well_says_so_while_it_works_and_while_it_waits() {
 }
 
 #[test]
+fn one_that_talks_all_the_time_is_asked_whether_it_is_well_too() {
+    let keep = |keep: Keep| keep.health_interval(Duration::from_millis(50));
+    let (unit, events, _world) = end_of("talks until it is asked whether it is well", keep);
+    assert_eq!(unit.output.as_deref(), Some("done"), "{:?}", unit.failure);
+    assert!(events.contains(&"worker:healthy 1".to_owned()), "{events:?}");
+}
+
+#[test]
+fn to_say_that_it_is_well_when_asked_is_never_too_much() {
+    let world = World::new();
+    let (pool, processes) = world.pool("is well at length", world.keep(1).health_interval(Duration::from_millis(1)));
+    ask(&pool, "a", "go");
+    // More than it may say unasked.
+    (0..30).for_each(|_| assert_eq!(world.wait_for("worker:healthy"), "worker:healthy 1"));
+    ask(&pool, "b", "go");
+    assert_eq!(processes.list()[0].number, 1, "by the same");
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
+
+#[test]
 fn one_that_has_just_ended_costs_the_next_unit_no_attempt() {
     let world = World::new();
     let (pool, _processes) = world.pool("ends in order when idle", world.keep(1));
