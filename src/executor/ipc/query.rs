@@ -174,8 +174,8 @@ impl Query<Option<String>> for WorkerQuery {
             return self.answer(message, call);
         }
         if self.is_earlier(request_id) {
-            // What a query still had to say when it was cancelled.
-            return Heard::More;
+            // What a query still had to say when it was cancelled. It is no word of this one.
+            return Heard::Control(Control::Nothing);
         }
         let fault = format!("it speaks of a request `{}` that it never got", crate::unit::shortened(request_id));
         match message {

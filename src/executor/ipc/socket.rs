@@ -57,6 +57,26 @@ pub enum SocketError {
     },
 }
 
+impl SocketError {
+    /// Whether it stays like this until somebody has seen to it: the path, or who may go there.
+    pub(in crate::executor) fn needs_a_person(&self) -> bool {
+        match self {
+            SocketError::PathTooLong { .. } | SocketError::UnsafeDirectory { .. } => true,
+            // Every socket has a name of its own: the next one is free.
+            SocketError::InUse { .. } | SocketError::NotASocket { .. } => false,
+            SocketError::System { source, .. } => matches!(
+                source.kind(),
+                io::ErrorKind::NotFound
+                    | io::ErrorKind::NotADirectory
+                    | io::ErrorKind::PermissionDenied
+                    | io::ErrorKind::ReadOnlyFilesystem
+                    | io::ErrorKind::InvalidInput
+                    | io::ErrorKind::InvalidFilename
+            ),
+        }
+    }
+}
+
 impl fmt::Display for SocketError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

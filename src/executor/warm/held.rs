@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::crew::{Crew, Fate};
 use super::dialect::Dialect;
-use super::keeper::crash;
+use super::keeper::{crash, leave};
 use super::process::{Leash, WarmProcess};
 use super::{ProcessEvent, Why};
 use crate::executor::Call;
@@ -105,6 +105,13 @@ impl<D: Dialect> Held<D> {
         crew.tell(&ProcessEvent::ShuttingDown { number, why });
         self.process_mut().change(last);
         crew.tell(&ProcessEvent::Ended { number, was_killed: last == ProcessChange::Timeout });
+        Fate::Dead
+    }
+
+    /// It had ended by itself, in order, before it could begin.
+    pub(super) fn has_left(&mut self) -> Fate {
+        let crew = Arc::clone(&self.crew);
+        leave(&crew, self.process_mut());
         Fate::Dead
     }
 

@@ -7,16 +7,13 @@ use rustix::event::PollFlags;
 
 use super::crew::{Crew, Fate, Leave, Leaving, UNTIL_GONE};
 use super::dialect::{Control, Dialect};
-use super::process::{Descriptor, Source, WarmProcess, wait};
+use super::process::{Descriptor, Source, UNTIL_KNOWN, WarmProcess, wait};
 use super::{Keep, ProcessEvent, Why};
 use crate::executor::ipc::{ProcessChange, ProcessState};
 use crate::executor::process::Line;
 
 /// How long a process has to be gone that has said that it ends.
 const AFTER_ACK: Duration = Duration::from_secs(1);
-
-/// How long it takes at most until it is known how a process ended that has hung up.
-pub(super) const UNTIL_KNOWN: Duration = Duration::from_secs(1);
 
 /// How much a process may say while nobody asks it anything.
 const UNASKED_LIMIT_BYTES: usize = 1 << 20;
@@ -138,14 +135,12 @@ pub(super) fn take_note<D: Dialect>(crew: &Crew<D>, process: &mut WarmProcess<D:
 fn judge<D: Dialect>(crew: &Crew<D>, process: &mut WarmProcess<D::Memory>, now: Instant) -> Fate {
     let keep = &crew.keep;
     if process.is_lost() {
-        let lost_at = *process.lost_at.get_or_insert(now);
-        if !process.has_ended() && now < lost_at + UNTIL_KNOWN {
+        if !process.is_over(now) {
             // It is about to be told how it ended.
             return Fate::Idle;
         }
         if process.ended_well() {
-            process.change(ProcessChange::Ended);
-            crew.tell(&ProcessEvent::Ended { number: process.number, was_killed: false });
+            leave(crew, process);
         } else {
             crash(crew, process, &process.obituary(""));
         }
@@ -187,8 +182,27 @@ pub(super) fn ask_for_health<D: Dialect>(crew: &Crew<D>, process: &mut WarmProce
 
 /// A process is dead, and it was not told to.
 pub(super) fn crash<D: Dialect>(crew: &Crew<D>, process: &mut WarmProcess<D::Memory>, reason: &str) {
-    process.change(ProcessChange::Crash);
+    crash_by(crew, process, ProcessChange::Crash, reason);
+}
+
+/// The same, by this change.
+pub(super) fn crash_by<D: Dialect>(
+    crew: &Crew<D>,
+    process: &mut WarmProcess<D::Memory>,
+    change: ProcessChange,
+    reason: &str,
+) {
+    process.change(change);
+    // Nobody speaks with it any more, whatever is left of it.
+    process.hang_up();
+    crew.show(process.number, |face| face.see(process));
     crew.tell(&ProcessEvent::Crashed { number: process.number, reason });
+}
+
+/// A process has ended by itself, in order.
+pub(super) fn leave<D: Dialect>(crew: &Crew<D>, process: &mut WarmProcess<D::Memory>) {
+    process.change(ProcessChange::Ended);
+    crew.tell(&ProcessEvent::Ended { number: process.number, was_killed: false });
 }
 
 /// A process that goes.

@@ -30,6 +30,9 @@ const TAIL_LIMIT_BYTES: usize = 64 * 1024;
 /// How much is read at most of what a process left that has ended.
 const LAST_WORDS_LIMIT_BYTES: usize = 64 * 1024 * 1024;
 
+/// How long it takes at most until it is known how a process ended that has hung up.
+pub(super) const UNTIL_KNOWN: Duration = Duration::from_secs(1);
+
 /// Something that can be waited for, shared with whoever else waits for it.
 pub(super) type Descriptor = Arc<dyn AsFd + Send + Sync>;
 
@@ -71,6 +74,8 @@ pub(super) struct WarmProcess<Memory> {
     pub(super) unasked_bytes: usize,
     /// When it was seen to have hung up or ended.
     pub(super) lost_at: Option<Instant>,
+    /// Why it could not be let in when it came.
+    pub(super) not_let_in: Option<io::Error>,
     /// Wakes the thread of an attempt that has it.
     bell: Arc<Bell>,
     tree: Tree,
@@ -82,10 +87,14 @@ pub(super) struct WarmProcess<Memory> {
     chunk: Box<[u8]>,
     unsaid: Vec<u8>,
     said: usize,
+    /// How often something was said to it.
+    pub(super) said_ever: u64,
     /// It does not listen any more.
     is_deaf: bool,
-    /// It has not heard all that was said.
-    has_missed: bool,
+    /// It could not be told all that was to be said.
+    pub(super) has_missed: bool,
+    /// It hung up before it had read all that was said, which only sockets tell.
+    pub(super) has_left_unread: bool,
     tail: Tail,
     /// How its leader ended.
     leader: Option<Word>,
@@ -136,6 +145,7 @@ impl<Memory: Default> WarmProcess<Memory> {
             faults: 0,
             unasked_bytes: 0,
             lost_at: None,
+            not_let_in: None,
             bell,
             tree,
             door,
@@ -146,8 +156,10 @@ impl<Memory: Default> WarmProcess<Memory> {
             chunk: vec![0; CHUNK_BYTES].into(),
             unsaid: Vec::new(),
             said: 0,
+            said_ever: 0,
             is_deaf: false,
             has_missed: false,
+            has_left_unread: false,
             tail: Tail::new(TAIL_LIMIT_BYTES),
             leader: None,
             burial: None,
@@ -205,6 +217,15 @@ impl<Memory> WarmProcess<Memory> {
         // One that has heard its query may do without an ear until it has answered.
         let is_deaf = self.is_deaf && self.state == ProcessState::Ready;
         self.has_ended() || self.has_hung_up() || self.has_missed || is_deaf
+    }
+
+    /// Whether it is lost and all is known of its end that can be, which takes a moment.
+    pub(super) fn is_over(&mut self, now: Instant) -> bool {
+        if !self.is_lost() {
+            return false;
+        }
+        let lost_at = *self.lost_at.get_or_insert(now);
+        self.has_ended() || now >= lost_at + UNTIL_KNOWN
     }
 
     /// Whether it cannot be heard any more.
@@ -278,7 +299,7 @@ impl<Memory> WarmProcess<Memory> {
         let connected = match door.accept() {
             Ok(connected) => connected,
             Err(error) => {
-                log::debug!("process {}: it could not be let in: {error}", self.number);
+                self.not_let_in = Some(error);
                 return;
             }
         };
@@ -299,7 +320,8 @@ impl<Memory> WarmProcess<Memory> {
                 self.lines.push(&self.chunk[..count], give);
                 count
             }
-            Read::End => {
+            end @ (Read::End | Read::Reset) => {
+                self.has_left_unread |= matches!(end, Read::Reset);
                 (self.speech, self.ear) = (None, None);
                 self.lines.finish(give);
                 0
@@ -315,7 +337,7 @@ impl<Memory> WarmProcess<Memory> {
                 self.tail.push(&self.chunk[..count]);
                 count
             }
-            Read::End => {
+            Read::End | Read::Reset => {
                 self.logs[number] = None;
                 0
             }
@@ -356,6 +378,7 @@ impl<Memory> WarmProcess<Memory> {
 
     /// Says something, as far as there is room; the rest follows.
     pub(super) fn say(&mut self, words: &[u8]) {
+        self.said_ever += 1;
         self.unsaid.extend_from_slice(words);
         self.say_on();
     }
@@ -388,6 +411,11 @@ impl<Memory> WarmProcess<Memory> {
     /// It does not listen any more.
     fn is_not_heard(&mut self) {
         self.is_deaf = true;
+    }
+
+    /// Nobody listens to it any more, or speaks to it.
+    pub(super) fn hang_up(&mut self) {
+        (self.door, self.speech, self.ear) = (None, None, None);
     }
 
     /// Nothing more is said. A process that is reached by its input ends with that.
@@ -472,6 +500,8 @@ enum Read {
     Nothing,
     Some(usize),
     End,
+    /// The same, and not all was read that was said to it.
+    Reset,
 }
 
 fn read(from: &Arc<OwnedFd>, to: &mut [u8]) -> Read {
@@ -481,6 +511,7 @@ fn read(from: &Arc<OwnedFd>, to: &mut [u8]) -> Read {
             Ok(count) => return Read::Some(count),
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => return Read::Nothing,
+            Err(Errno::CONNRESET) => return Read::Reset,
             Err(error) => {
                 log::debug!("a process could not be read: {error}");
                 return Read::End;

@@ -30,17 +30,38 @@ fn of_workers(events: &[String]) -> Vec<&str> {
 #[test]
 fn one_that_does_not_come_up_is_a_crash_before_it_was_ready() {
     let short = Duration::from_millis(300);
-    for (role, reason) in [
-        ("never connects", "it did not say within 300ms that it is ready"),
-        ("never ready", "it did not say within 300ms that it is ready"),
-        ("hangs up before it is ready", "it did not say within 300ms that it is ready"),
-        ("ends at once", "it ended with exit code 3 before it was ready: "),
+    for (role, limit, reason) in [
+        ("never connects", short, "it did not say within 300ms that it is ready"),
+        ("never ready", short, "it did not say within 300ms that it is ready"),
+        ("hangs up before it is ready", 10 * LONG, "it hung up before it was ready"),
+        ("ends at once", 10 * LONG, "it ended with exit code 3 before it was ready: "),
     ] {
-        let (unit, events, _world) = end_of(role, |keep| keep.ready_timeout(short));
+        let (unit, events, _world) = end_of(role, |keep| keep.ready_timeout(limit));
         assert_eq!(failure(&unit).0, "worker_not_ready", "{role}: {:?}", failure(&unit));
         let [starting, crashed] = of_workers(&events).try_into().unwrap();
         assert_eq!(starting, "worker:starting 1", "{role}");
         assert!(crashed.starts_with(&format!("worker:crashed 1: {reason}")), "{role}: {crashed}");
+    }
+}
+
+#[test]
+fn one_that_is_not_needed_any_more_before_it_is_ready_has_not_crashed() {
+    for role in ["never connects", "never ready"] {
+        let world = World::new();
+        let (pool, _processes) = world.pool(role, world.keep(1).ready_timeout(10 * LONG));
+        let unit = pool.enqueue(NewUnit::new("a"), "go").unwrap();
+        let starting = world.wait_for("worker:");
+        pool.cancel("a", By::whom("test")).unwrap();
+        assert_eq!(unit.wait_timeout(LONG).unwrap().status, UnitStatus::Cancelled, "{role}");
+        pool.stop(Stop::Drain).unwrap();
+        let events = [vec![starting], world.events()].concat();
+        let expected = [
+            "worker:starting 1",
+            "worker:shutting_down 1: its query was cancelled",
+            "worker:ended 1: it had to be killed",
+        ];
+        assert_eq!(events, expected, "{role}");
+        world.assert_clean();
     }
 }
 
@@ -303,6 +324,46 @@ fn one_that_has_just_ended_costs_the_next_unit_no_attempt() {
     world.assert_clean();
 }
 
+/// The end of the second unit that a worker of this role gets, and what was told from then on.
+fn second_of(role: &str) -> (WorkUnit, Vec<String>) {
+    let world = World::new();
+    let (pool, _processes) = world.pool(role, world.keep(1));
+    ask(&pool, "a", "go");
+    world.wait_for("worker:idle 1");
+    let unit = pool.enqueue(NewUnit::new("b").max_retries(0), "go").unwrap().wait_timeout(LONG).unwrap();
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+    (unit, world.events())
+}
+
+#[test]
+fn one_that_ended_in_order_before_it_had_read_its_query_has_not_crashed_and_another_is_asked() {
+    let (unit, events) = second_of("ends in order before its second query");
+    assert_eq!((unit.output.as_deref(), unit.attempt_count), (Some("done"), 1), "{:?}", unit.failure);
+    assert_eq!(events[..3], ["worker:busy 1: 1.2", "query:rejected 1: 1.2", "worker:ended 1"]);
+}
+
+#[test]
+fn one_that_could_not_be_told_its_query_costs_no_attempt() {
+    let (unit, events) = second_of("hears nothing any more");
+    assert_eq!((unit.output.as_deref(), unit.attempt_count), (Some("done"), 1), "{:?}", unit.failure);
+    assert_eq!(events[..3], ["worker:busy 1: 1.2", "query:rejected 1: 1.2", "worker:crashed 1: it hung up"]);
+}
+
+#[test]
+fn one_that_ends_with_its_query_unanswered_has_crashed_and_that_counts() {
+    for (role, end) in [
+        ("ends badly with its second query", "it ended with exit code 9"),
+        ("ends in order with its second query", "it ended with exit code 0"),
+        ("ends badly before its second query", "it ended with exit code 9"),
+    ] {
+        let (unit, events) = second_of(role);
+        assert_eq!((unit.status, unit.attempt_count), (UnitStatus::Failed, 1), "{role}");
+        assert_eq!(failure(&unit).0, "worker_crashed", "{role}");
+        assert!(events[2].starts_with(&format!("worker:crashed 1: {end}")), "{role}: {events:?}");
+    }
+}
+
 /// 002-F21.
 #[test]
 fn one_that_refuses_has_not_taken_it() {
@@ -324,4 +385,36 @@ fn one_that_says_nothing_for_too_long_is_ended_if_there_is_a_limit_however_well_
     assert_eq!(failure(&unit).0, "silent");
     pool.stop(Stop::Drain).unwrap();
     world.assert_clean();
+}
+
+#[test]
+fn what_is_said_of_an_earlier_query_does_not_break_the_silence() {
+    let world = World::new();
+    let command = world.command("only speaks of what it was asked before").silence_limit(Duration::from_millis(300));
+    let (builder, _processes) = world.builder(WorkerProcesses::new(command, world.keep(1)).unwrap());
+    let pool = builder.up();
+    ask(&pool, "a", "go");
+    let unit = NewUnit::new("b").max_retries(0).timeout(LONG / 4);
+    let unit = pool.enqueue(unit, "go").unwrap().wait_timeout(LONG).unwrap();
+    assert_eq!(failure(&unit).0, "silent");
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
+
+#[test]
+fn one_that_never_stops_talking_is_ended_with_its_query() {
+    const LIMIT_BYTES: u64 = 1 << 20;
+    for role in ["floods while it works", "chatters while it works", "never ends its line", "nothing but garbage"] {
+        let world = World::new();
+        let (builder, _processes) = world.builder(world.workers(role, world.keep(1)));
+        let pool = builder.conversation_limit_bytes(LIMIT_BYTES).up();
+        let unit = pool.enqueue(NewUnit::new("a").max_retries(0), "go").unwrap();
+        world.wait_for("worker:busy 1");
+        pool.cancel("a", By::whom("test")).unwrap();
+        assert_eq!(unit.wait_timeout(LONG).unwrap().status, UnitStatus::Cancelled, "{role}");
+        let stored: usize = world.messages(&world.attempts("a")[0]).iter().map(|message| message.text().len()).sum();
+        assert!(stored as u64 <= LIMIT_BYTES, "{role}: {stored} bytes");
+        pool.stop(Stop::Drain).unwrap();
+        world.assert_clean();
+    }
 }

@@ -7,6 +7,7 @@ mod documented;
 mod hostile;
 mod hosts;
 mod python;
+mod scarce;
 mod storm;
 mod worker;
 

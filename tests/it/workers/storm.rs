@@ -209,11 +209,12 @@ impl Watch {
             }
             ProcessEvent::ShuttingDown { number, .. } => {
                 let was = alive.insert(number, "ending");
-                (was, matches!(was, Some("ready" | "busy")))
+                (was, matches!(was, Some("starting" | "ready" | "busy")))
             }
             ProcessEvent::Ended { number, .. } => {
                 let was = alive.remove(&number);
-                (was, matches!(was, Some("ending" | "ready")))
+                // One that ends in order before it has read its query was told to be busy.
+                (was, matches!(was, Some("ending" | "ready" | "busy")))
             }
             ProcessEvent::Crashed { number, .. } => {
                 self.crashed.fetch_add(1, Ordering::SeqCst);
