@@ -33,7 +33,7 @@ pub mod parent_types {
 pub mod worker_types {
     /// It takes a query now.
     pub const READY: &str = "ready";
-    /// It has taken a query, in this session.
+    /// It has taken a query, in this session if there is one.
     pub const SESSION: &str = "session";
     /// Something was said.
     pub const MESSAGE: &str = "message";
@@ -100,8 +100,9 @@ pub enum WorkerMessage {
     Session {
         /// Which.
         request_id: String,
-        /// The session in which it is done, so that a later attempt can carry it on.
-        session_id: String,
+        /// The session in which it is done, if there is one, so that a later attempt can carry it on.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        session_id: Option<String>,
     },
     /// Something was said, or is to be kept: see [`Content`](super::Content).
     Message {
@@ -425,7 +426,7 @@ mod tests {
         let said = [
             (WorkerMessage::Ready, json!({ "type": "ready" })),
             (
-                WorkerMessage::Session { request_id: id(), session_id: "s".into() },
+                WorkerMessage::Session { request_id: id(), session_id: Some("s".into()) },
                 json!({ "type": "session", "requestId": "7.2", "sessionId": "s" }),
             ),
             (
@@ -450,6 +451,9 @@ mod tests {
         }
         let types: Vec<_> = said.iter().map(|(_, value)| value["type"].as_str().unwrap()).collect();
         assert_eq!(types, worker_types::ALL, "002-F48");
+        let taken = WorkerMessage::Session { request_id: id(), session_id: None };
+        assert_eq!(as_value(&taken.to_line()), json!({ "type": "session", "requestId": "7.2" }));
+        assert_eq!(WorkerMessage::from_line(&taken.to_line()).unwrap(), Some(taken));
         let whole_number = br#"{"type":"health_ok","uptime":3,"queriesProcessed":2}"#;
         assert!(WorkerMessage::from_line(whole_number).unwrap().is_some());
         let held = error(Some("quota"), Some(Follow::Hold)).to_line();

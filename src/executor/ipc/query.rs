@@ -14,6 +14,8 @@ pub(super) struct WorkerQuery {
     program: String,
     request_id: String,
     state: QueryState,
+    /// It was told to stop.
+    is_to_stop: bool,
     session: Option<String>,
     outcome: Option<Result<WorkResult, ExecuteError>>,
 }
@@ -80,10 +82,11 @@ pub(super) fn request_of(message: &WorkerMessage) -> &str {
 
 impl WorkerQuery {
     pub(super) fn new(program: String, request_id: String) -> WorkerQuery {
-        WorkerQuery { program, request_id, state: QueryState::Pending, session: None, outcome: None }
+        WorkerQuery { program, request_id, state: QueryState::Pending, is_to_stop: false, session: None, outcome: None }
     }
 
-    /// Changes the state, by way of those in between where the worker has left something out.
+    /// Changes the state, by way of those in between where the worker has left something out. What was to stop before it was taken is
+    /// cancelled when it is.
     fn change(&mut self, change: QueryChange) {
         if self.state == QueryState::Pending && matches!(change, QueryChange::Message | QueryChange::Complete) {
             self.change(QueryChange::Session);
@@ -94,14 +97,21 @@ impl WorkerQuery {
         if let Some(state) = self.state.after(change) {
             self.state = state;
         }
+        if self.is_to_stop
+            && let Some(cancelled) = self.state.after(QueryChange::Cancel)
+        {
+            self.state = cancelled;
+        }
     }
 
     fn answer(&mut self, message: WorkerMessage, call: &Call<'_>) -> Heard {
         match message {
             WorkerMessage::Session { session_id, .. } => {
                 self.change(QueryChange::Session);
-                call.session(&session_id);
-                self.session = Some(session_id);
+                if let Some(session_id) = session_id {
+                    call.session(&session_id);
+                    self.session = Some(session_id);
+                }
                 Heard::More
             }
             WorkerMessage::Message { content, .. } => {
@@ -186,6 +196,7 @@ impl Query<Option<String>> for WorkerQuery {
     }
 
     fn cancel(&mut self) {
+        self.is_to_stop = true;
         self.change(QueryChange::Cancel);
     }
 

@@ -32,6 +32,7 @@
 //! ```
 //!
 //! A worker that answers without having said that it took the query has taken it; one whose answer is all it says streams nothing but that.
+//! What is told to stop is CANCELLED from then on, or as soon as it is taken, whatever comes of it.
 
 use serde::{Deserialize, Serialize};
 

@@ -347,14 +347,10 @@ impl<'a, D: Dialect> Drive<'a, D> {
         was_not_taken && !is_new && self.cancelled_at.is_none()
     }
 
-    /// A query that has not come to an end by itself was cancelled, has failed with its process, or was never taken.
+    /// A query that has not come to an end by itself has failed with its process, or was never taken.
     fn tell_last_state(&mut self) {
         let Some(state) = self.query.state().filter(|state| !state.is_terminal()) else { return };
-        let change = match (state, self.cancelled_at) {
-            (QueryState::Pending, _) => QueryChange::Reject,
-            (_, Some(_)) => QueryChange::Cancel,
-            (_, None) => QueryChange::Error,
-        };
+        let change = if state == QueryState::Pending { QueryChange::Reject } else { QueryChange::Error };
         let (number, last) = (self.held.number, state.after(change));
         tell_change(&self.held.crew, number, &self.request_id, &mut self.query_state, last);
     }

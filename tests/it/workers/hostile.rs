@@ -116,7 +116,7 @@ fn one_that_ends_while_it_works_is_a_crash_and_its_unit_is_tried_again_by_anothe
     pool.stop(Stop::Drain).unwrap();
     let events = world.events();
     assert!(events.iter().any(|event| event.starts_with("worker:crashed 1: it ended with exit code 9")), "{events:?}");
-    assert!(events.contains(&"query:rejected 1: 1.1".to_owned()), "it had not even taken it: {events:?}");
+    assert!(events.contains(&"query:error 1: 1.1".to_owned()), "{events:?}");
     world.assert_clean();
 }
 

@@ -6,8 +6,10 @@ mod crew;
 mod documented;
 mod hostile;
 mod hosts;
+mod parent;
 mod python;
 mod scarce;
+mod served;
 mod storm;
 mod worker;
 
@@ -52,7 +54,7 @@ impl World {
     /// A worker that plays this role.
     fn command(&self, role: &str) -> WorkerCommand {
         WorkerCommand::new(std::env::current_exe().unwrap())
-            .args(["workers::worker::worker", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
+            .args(worker::ARGUMENTS)
             .env(worker::ROLE, role)
             .env(MARK, &self.mark)
             .name("worker")
@@ -92,6 +94,15 @@ impl World {
                 return event;
             }
         }
+    }
+
+    /// All events until one that begins like this has come.
+    fn wait_for_all(&self, beginning: &str) -> Vec<String> {
+        let mut all = Vec::new();
+        while all.last().is_none_or(|last: &String| !last.starts_with(beginning)) {
+            all.push(self.wait_for(""));
+        }
+        all
     }
 
     /// All events that have come so far.

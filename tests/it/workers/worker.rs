@@ -10,6 +10,10 @@ use serde_json::{Value, json};
 use workcrew::ipc::{self, SOCKET_VARIABLE};
 use workcrew::{Call, Charge, ExecuteError, Message, Money, Part, Role, Tokens, WorkResult};
 
+/// What this binary is started with to be a worker.
+pub(super) const ARGUMENTS: [&str; 5] =
+    ["workers::worker::worker", "--exact", "--ignored", "--nocapture", "--test-threads=1"];
+
 /// The variable that says which role a worker plays.
 pub(super) const ROLE: &str = "WORKCREW_TEST_WORKER";
 
@@ -47,6 +51,10 @@ pub(super) fn good(call: &Call<'_>) -> Result<WorkResult, ExecuteError> {
                 .json(json!({ "resumed": call.resume_session(), "had": call.last_checkpoint() })))
         }
         "fail" => Err(ExecuteError::give_up(rest).kind("told_to").result(WorkResult::text("half"))),
+        "complain" => {
+            call.message(Message::assistant("it does not work"));
+            Err(ExecuteError::give_up(rest))
+        }
         "retry" if call.attempt_number() < 3 => {
             call.session("s-2");
             call.checkpoint(json!(call.attempt_number()));
@@ -61,6 +69,11 @@ pub(super) fn good(call: &Call<'_>) -> Result<WorkResult, ExecuteError> {
             Some(_) => Err(ExecuteError::retry("woken")),
             None => Ok(WorkResult::text("awake")),
         },
+        // Until it is told to stop, without a word.
+        "brood" => {
+            call.cancel_token().wait_timeout(Duration::MAX);
+            Err(ExecuteError::retry("stopped in time"))
+        }
         // Until it is told to stop.
         "wait" => {
             call.message(Message::assistant("waiting"));
