@@ -175,7 +175,26 @@ fn units_of_a_key_have_one_process_and_those_of_a_workspace_run_there() {
     world.assert_clean();
 }
 
-/// 002-F52, F54, F55, F57 to F59.
+/// 002-F49 to F54.
+#[test]
+fn how_many_there_are_says_whether_there_is_room() {
+    let world = World::new();
+    let (pool, processes) = keyed(&world, world.keep(2), 2);
+    assert_eq!(processes.activity(), Activity::Idle);
+    pid_of(&pool, "1", "ada");
+    assert_eq!(processes.activity(), Activity::Active);
+    pid_of(&pool, "2", "bob");
+    assert_eq!(processes.activity(), Activity::AtCapacity);
+    kill(&processes.list()[0]);
+    world.wait_for("worker:crashed 1");
+    until("its place is free", || processes.activity() == Activity::Active);
+    kill(&processes.list()[0]);
+    until("nobody is left", || processes.activity() == Activity::Idle);
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
+
+/// 002-F52, F55, F57 to F59.
 #[test]
 fn at_capacity_an_idle_worker_makes_room_and_which_one_is_a_matter_of_policy() {
     for (policy, victim) in [(Eviction::Lru, 1), (Eviction::Oldest, 1), (Eviction::LeastUsed, 2)] {

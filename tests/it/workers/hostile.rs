@@ -1,5 +1,9 @@
 //! Workers that do not do as they should: each has its end, its unit too, and nothing of it is left.
 
+use std::sync::{Arc, Mutex};
+
+use workcrew::ipc::ConnectionState::{Connected, Connecting, Disconnected};
+use workcrew::ipc::ProcessState;
 use workcrew::repository::By;
 use workcrew::{Stop, UnitStatus};
 
@@ -26,7 +30,33 @@ fn of_workers(events: &[String]) -> Vec<&str> {
     events.iter().map(String::as_str).filter(|event| event.starts_with("worker:")).collect()
 }
 
-/// 002-F4, F5, F32.
+/// 002-F31 to F34.
+#[test]
+fn a_connection_that_is_expected_or_there_is_closed_with_its_worker() {
+    for (role, connection) in [("never connects", Connecting), ("good", Connected)] {
+        let world = World::new();
+        let (send, at_its_end) = channel();
+        let (seen, looks) = (Arc::new(Mutex::new(None::<Processes>)), Mutex::new(send));
+        let observed = Arc::clone(&seen);
+        let keep = world.keep(1).ready_timeout(10 * LONG).observer(move |event| {
+            if let (ProcessEvent::Crashed { .. }, Some(processes)) = (event, &*observed.lock().unwrap()) {
+                let _ = looks.lock().unwrap().send(processes.list());
+            }
+        });
+        let (pool, processes) = world.pool(role, keep);
+        *seen.lock().unwrap() = Some(processes.clone());
+        let unit = pool.enqueue(NewUnit::new("a").max_retries(0), "hang").unwrap();
+        until("it is so far", || processes.list().first().is_some_and(|view| view.connection == connection));
+        kill(&processes.list()[0]);
+        let [view] = at_its_end.recv_timeout(LONG).unwrap().try_into().unwrap();
+        assert_eq!((view.state, view.connection), (ProcessState::Dead, Disconnected), "{role}");
+        assert_eq!(unit.wait_timeout(LONG).unwrap().status, UnitStatus::Failed, "{role}");
+        pool.stop(Stop::Drain).unwrap();
+        world.assert_clean();
+    }
+}
+
+/// 002-F4, F5.
 #[test]
 fn one_that_does_not_come_up_is_a_crash_before_it_was_ready() {
     let short = Duration::from_millis(300);
@@ -126,12 +156,7 @@ fn one_that_is_killed_while_it_works_resolves_its_unit_at_once() {
     let (pool, processes) = world.pool("good", world.keep(1));
     let unit = pool.enqueue(NewUnit::new("a").max_retries(0), "hang").unwrap();
     world.wait_for("query:streaming 1");
-    let pid = processes.list()[0].process.as_ref().unwrap().pid;
-    rustix::process::kill_process(
-        rustix::process::Pid::from_raw(pid.cast_signed()).unwrap(),
-        rustix::process::Signal::KILL,
-    )
-    .unwrap();
+    kill(&processes.list()[0]);
     let unit = unit.wait_timeout(LONG).unwrap();
     assert_eq!(failure(&unit).0, "worker_crashed");
     assert!(failure(&unit).1.contains("was ended by signal 9"), "{:?}", failure(&unit));
@@ -221,6 +246,36 @@ fn one_that_ignores_shutdown_is_killed_and_one_that_only_says_so_too() {
     let (unit, events, _world) = end_of("acknowledges and stays", |keep| keep);
     assert_eq!(unit.status, UnitStatus::Completed);
     assert_eq!(of_workers(&events).last(), Some(&"worker:ended 1"));
+}
+
+#[test]
+fn one_that_ignores_a_cancel_has_no_longer_than_its_grace_or_a_third_of_its_pools() {
+    let (short, long) = (Duration::from_millis(50), 4 * LONG);
+    for (cancel_grace, kill_grace) in [(short, long), (long, 3 * short)] {
+        let world = World::new();
+        let workers = world.workers("ignores cancel", world.keep(1).cancel_grace(cancel_grace));
+        let pool = world.builder(workers).0.kill_grace(kill_grace).up();
+        let unit = pool.enqueue(NewUnit::new("a"), "go").unwrap();
+        world.wait_for("query:streaming 1");
+        pool.cancel("a", By::whom("test")).unwrap();
+        world.wait_for("worker:ended 1: it had to be killed");
+        assert_eq!(unit.wait_timeout(LONG).unwrap().status, UnitStatus::Cancelled);
+        pool.stop(Stop::Drain).unwrap();
+        world.assert_clean();
+    }
+}
+
+#[test]
+fn one_that_ignores_that_it_is_to_end_has_no_longer_than_its_grace() {
+    let world = World::new();
+    let keep = world.keep(1).inactivity_limit(Duration::from_millis(50)).shutdown_grace(Duration::from_millis(100));
+    let (pool, processes) = world.pool("ignores shutdown", keep);
+    ask(&pool, "a", "go");
+    // Not by whoever would end it at last.
+    world.wait_for("worker:ended 1: it had to be killed");
+    until("its place is free", || processes.list().is_empty());
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
 }
 
 #[test]

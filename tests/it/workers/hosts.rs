@@ -1,6 +1,5 @@
 //! Hosts that are killed or stopped while they keep workers.
 
-use rustix::process::Signal;
 use workcrew::clock::{Clock, SystemClock};
 use workcrew::{Call, Event, ExecuteError, Outcome, Process, SqliteRepository, Stop, UnitStatus, WorkResult};
 

@@ -16,9 +16,10 @@ mod worker;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use workcrew::audit::verify::Verify;
-use workcrew::executor::warm::{Keep, ProcessEvent, Processes};
+use workcrew::executor::warm::{Keep, ProcessEvent, ProcessView, Processes};
 use workcrew::executor::{WorkerCommand, WorkerProcesses};
 use workcrew::{
     Archive, Attempt, JobId, MemoryRepository, Message, NewJob, NewUnit, Repository, RetryPolicy, WorkPool,
@@ -134,6 +135,12 @@ impl World {
             assert_eq!(std::fs::read_dir(sockets).unwrap().count(), 0, "no socket is left");
         }
     }
+}
+
+/// Kills a worker.
+fn kill(view: &ProcessView) {
+    let pid = view.process.as_ref().unwrap().pid.cast_signed();
+    kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
 }
 
 /// Enqueues a unit and waits for its end.

@@ -57,6 +57,6 @@ fn run() {
 fn leave_none() -> Rlimit {
     let plenty = getrlimit(Resource::Nofile);
     let next = File::open("/dev/null").unwrap().as_raw_fd();
-    setrlimit(Resource::Nofile, Rlimit { current: Some(next.unsigned_abs().into()), ..plenty.clone() }).unwrap();
+    setrlimit(Resource::Nofile, Rlimit { current: Some(next.unsigned_abs().into()), ..plenty }).unwrap();
     plenty
 }
