@@ -137,11 +137,12 @@ impl<'a, D: Dialect> Drive<'a, D> {
             leash.shorten(limit);
             bell.ring();
         });
+        // Looked at first: it may be lost already.
         let ended = loop {
-            self.step();
             if let Some(ended) = self.ended(Instant::now()) {
                 break ended;
             }
+            self.step();
         };
         drop(ends_with_the_call);
         self.settle(ended)
@@ -232,15 +233,19 @@ impl<'a, D: Dialect> Drive<'a, D> {
             Some((Afterwards::HeardOut, at)) => Some(at),
             _ => None,
         };
+        let patience = [
+            self.cancelled_at.map(|at| at + self.held.cancel_grace(self.call)),
+            heard_out_at.and_then(|at| at.checked_add(limits.after_answer)),
+        ];
+        if let Some(lost_at) = process.lost_at {
+            return patience.into_iter().flatten().chain([lost_at + UNTIL_KNOWN]).min();
+        }
         let times = [
             Some(process.health_due(keep)),
-            self.cancelled_at.map(|at| at + self.held.cancel_grace(self.call)),
             self.silence_limit().and_then(|limit| self.spoke_at.unwrap_or(self.asked_at).checked_add(limit)),
             limits.start.filter(|_| self.spoke_at.is_none()).and_then(|limit| self.asked_at.checked_add(limit)),
-            heard_out_at.and_then(|at| at.checked_add(limits.after_answer)),
-            process.lost_at.map(|at| at + UNTIL_KNOWN),
         ];
-        times.into_iter().flatten().min()
+        times.into_iter().chain(patience).flatten().min()
     }
 
     /// Whether it has come to an end.

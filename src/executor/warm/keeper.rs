@@ -83,13 +83,15 @@ fn watch<D: Dialect>(crew: &Crew<D>, leaving: &[Gone<D>]) -> Vec<(Whose, Source)
 
 /// When an idle process is to be looked at although nothing happens.
 fn next_due<Memory>(keep: &Keep, process: &WarmProcess<Memory>) -> Instant {
-    let well = match process.lost_at {
+    match process.lost_at {
         Some(lost_at) => lost_at + UNTIL_KNOWN,
         // Whoever had it last has not looked.
         None if process.is_lost() => process.created_at,
-        None => process.health_due(keep),
-    };
-    well.min(process.last_activity + keep.inactivity_limit).min(process.created_at + keep.max_age)
+        None => {
+            let unused = process.last_activity + keep.inactivity_limit;
+            process.health_due(keep).min(unused).min(process.created_at + keep.max_age)
+        }
+    }
 }
 
 fn those_due<D: Dialect>(crew: &Crew<D>) -> Vec<u64> {
@@ -276,9 +278,9 @@ impl<D: Dialect> Gone<D> {
         self.hurry();
     }
 
-    /// Who has hung up hears nothing any more: it has a moment to be gone.
+    /// Who has hung up, or could not be told, hears nothing any more: it has a moment to be gone.
     fn hurry(&mut self) {
-        if self.stage == Stage::Told && self.process.has_hung_up() {
+        if self.stage == Stage::Told && (self.process.has_hung_up() || self.process.has_missed) {
             self.until = self.until.min(Instant::now() + AFTER_ACK);
         }
     }

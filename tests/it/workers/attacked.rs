@@ -177,10 +177,11 @@ fn a_pool_that_is_stopped_at_once_does_not_wait_for_one_that_was_told_to_go_befo
 }
 
 #[test]
-fn a_pool_that_drains_waits_for_its_workers_no_longer_than_it_may_and_not_for_one_that_has_said_that_it_ends() {
+fn a_pool_that_drains_waits_no_longer_than_it_may_and_not_for_one_that_ends_by_its_word_or_cannot_be_told() {
     for (role, grace, end) in [
         ("ignores shutdown", Duration::from_millis(100), "worker:ended 1: it had to be killed"),
         ("acknowledges and stays", 4 * LONG, "worker:ended 1"),
+        ("hears nothing any more", 4 * LONG, "worker:ended 1: it had to be killed"),
     ] {
         let world = World::new();
         let workers = world.workers(role, world.keep(1).shutdown_grace(4 * LONG));

@@ -30,10 +30,12 @@ fn of_workers(events: &[String]) -> Vec<&str> {
     events.iter().map(String::as_str).filter(|event| event.starts_with("worker:")).collect()
 }
 
-/// 002-F31 to F34.
+/// 002-F2, F16, F31 to F34.
 #[test]
 fn a_connection_that_is_expected_or_there_is_closed_with_its_worker() {
-    for (role, connection) in [("never connects", Connecting), ("good", Connected)] {
+    for (role, before) in
+        [("never connects", (ProcessState::Starting, Connecting)), ("good", (ProcessState::Busy, Connected))]
+    {
         let world = World::new();
         let (send, at_its_end) = channel();
         let (seen, looks) = (Arc::new(Mutex::new(None::<Processes>)), Mutex::new(send));
@@ -46,7 +48,7 @@ fn a_connection_that_is_expected_or_there_is_closed_with_its_worker() {
         let (pool, processes) = world.pool(role, keep);
         *seen.lock().unwrap() = Some(processes.clone());
         let unit = pool.enqueue(NewUnit::new("a").max_retries(0), "hang").unwrap();
-        until("it is so far", || processes.list().first().is_some_and(|view| view.connection == connection));
+        until("it is so far", || processes.list().first().is_some_and(|view| (view.state, view.connection) == before));
         kill(&processes.list()[0]);
         let [view] = at_its_end.recv_timeout(LONG).unwrap().try_into().unwrap();
         assert_eq!((view.state, view.connection), (ProcessState::Dead, Disconnected), "{role}");
@@ -278,6 +280,7 @@ fn one_that_ignores_that_it_is_to_end_has_no_longer_than_its_grace() {
     world.assert_clean();
 }
 
+/// 002-F11.
 #[test]
 fn after_a_cancel_only_one_that_says_so_goes_on() {
     for (role, ends) in [
@@ -382,7 +385,8 @@ fn one_that_has_just_ended_costs_the_next_unit_no_attempt() {
 /// The end of the second unit that a worker of this role gets, and what was told from then on.
 fn second_of(role: &str) -> (WorkUnit, Vec<String>) {
     let world = World::new();
-    let (pool, _processes) = world.pool(role, world.keep(1));
+    // Whatever ends it is found out at once, and not when it is asked whether it is well.
+    let (pool, _processes) = world.pool(role, world.keep(1).health_interval(10 * LONG));
     ask(&pool, "a", "go");
     world.wait_for("worker:idle 1");
     let unit = pool.enqueue(NewUnit::new("b").max_retries(0), "go").unwrap().wait_timeout(LONG).unwrap();
