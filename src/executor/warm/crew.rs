@@ -24,8 +24,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::bell::Bell;
 use super::dialect::{Dialect, Health, ProcessKey};
-use super::process::{Bell, WarmProcess};
+use super::process::WarmProcess;
 use super::{Keep, ProcessEvent, ProcessView, Why, keeper};
 use crate::executor::ipc::{ConnectionState, ProcessState};
 use crate::executor::process::tree::Line as TreeLine;

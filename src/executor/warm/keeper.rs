@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 
+use super::bell::{Descriptor, wait};
 use super::crew::{Crew, Fate, Leave, Leaving, UNTIL_GONE};
 use super::dialect::{Control, Dialect};
-use super::process::{Descriptor, Source, UNTIL_KNOWN, WarmProcess, wait};
+use super::process::{Source, UNTIL_KNOWN, WarmProcess};
 use super::{Keep, ProcessEvent, Why};
 use crate::executor::ipc::{ProcessChange, ProcessState};
 use crate::executor::process::Line;

@@ -1,18 +1,19 @@
 //! One process that is kept: its tree, the way to speak to it, and what is known of it.
 //!
 //! It belongs to one thread at a time: to that of an attempt while it starts and works, to the keeper while it waits and ends. Nothing here
-//! waits but [`wait`], and nothing that is read or written blocks.
+//! waits but [`happens`], and nothing that is read or written blocks.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::PollFlags;
 use rustix::io::Errno;
 
 use super::Keep;
+use super::bell::{Bell, Descriptor, wait};
 use super::dialect::{Health, Reach};
 use crate::executor::ipc::socket::Door;
 use crate::executor::ipc::{ConnectionState, MESSAGE_LIMIT_BYTES, ProcessChange, ProcessState, SOCKET_VARIABLE};
@@ -32,9 +33,6 @@ const LAST_WORDS_LIMIT_BYTES: usize = 64 * 1024 * 1024;
 
 /// How long it takes at most until it is known how a process ended that has hung up.
 pub(super) const UNTIL_KNOWN: Duration = Duration::from_secs(1);
-
-/// Something that can be waited for, shared with whoever else waits for it.
-pub(super) type Descriptor = Arc<dyn AsFd + Send + Sync>;
 
 /// Where something may happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -466,20 +464,6 @@ impl<Memory> WarmProcess<Memory> {
     }
 }
 
-/// Waits until something happens, but no longer than that; which of what was watched it happened to.
-pub(super) fn wait(watched: &[(Descriptor, PollFlags)], until: Option<Instant>) -> Vec<bool> {
-    // Rounded up: nothing is over before its time.
-    let left = until.map(|until| until.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
-    let timeout = left.and_then(|left| Timespec::try_from(left).ok());
-    let mut polled: Vec<PollFd<'_>> =
-        watched.iter().map(|(descriptor, flags)| PollFd::from_borrowed_fd(descriptor.as_fd(), *flags)).collect();
-    match poll(&mut polled, timeout.as_ref()) {
-        Ok(_) | Err(Errno::INTR) => {}
-        Err(error) => log::warn!("processes could not be waited for: {error}"),
-    }
-    polled.iter().map(|polled| !polled.revents().is_empty()).collect()
-}
-
 /// Waits until something happens to a process, or somebody rings; where it did.
 pub(super) fn happens<Memory>(process: &WarmProcess<Memory>, until: Option<Instant>) -> Vec<Source> {
     let bell = process.bell();
@@ -524,67 +508,6 @@ fn read(from: &Arc<OwnedFd>, to: &mut [u8]) -> Read {
 fn quiet(descriptor: OwnedFd) -> io::Result<Arc<OwnedFd>> {
     rustix::io::ioctl_fionbio(&descriptor, true)?;
     Ok(Arc::new(descriptor))
-}
-
-/// Wakes a thread that waits for descriptors. Many taps are one.
-#[derive(Debug)]
-pub(super) struct Bell {
-    rope: UnixStream,
-    sound: Arc<UnixStream>,
-}
-
-impl Bell {
-    pub(super) fn new() -> io::Result<Bell> {
-        let (rope, sound) = UnixStream::pair()?;
-        rope.set_nonblocking(true)?;
-        sound.set_nonblocking(true)?;
-        Ok(Bell { rope, sound: Arc::new(sound) })
-    }
-
-    /// Wakes whoever waits. If there is no room for it, there is enough to wake anybody already.
-    pub(super) fn ring(&self) {
-        let _ = rustix::io::write(&self.rope, &[1]);
-    }
-
-    pub(super) fn sound(&self) -> Descriptor {
-        Arc::clone(&self.sound) as Descriptor
-    }
-
-    /// Has been heard.
-    pub(super) fn hush(&self) {
-        let mut taps = [0; 64];
-        while matches!(rustix::io::read(&self.sound, &mut taps), Ok(64)) {}
-    }
-}
-
-/// Sees to it that a process ends with its query, also if nobody in the host has the time: whoever ends its tree is told how long it
-/// may live, and is told anew when the query is cancelled, until the query is over.
-#[derive(Debug)]
-pub(super) struct Leash {
-    line: TreeLine,
-    is_loose: Mutex<bool>,
-}
-
-impl Leash {
-    pub(super) fn new(line: TreeLine, limit: Duration) -> Leash {
-        line.may_live(limit);
-        Leash { line, is_loose: Mutex::new(false) }
-    }
-
-    /// It is to live no longer than that, unless it is loose by now.
-    pub(super) fn shorten(&self, limit: Duration) {
-        let is_loose = self.is_loose.lock().unwrap_or_else(PoisonError::into_inner);
-        if !*is_loose {
-            self.line.may_live(limit);
-        }
-    }
-
-    /// The query is over. From now on the process may live so long.
-    pub(super) fn loosen(&self, limit: Duration) {
-        let mut is_loose = self.is_loose.lock().unwrap_or_else(PoisonError::into_inner);
-        *is_loose = true;
-        self.line.may_live(limit);
-    }
 }
 
 #[cfg(test)]
