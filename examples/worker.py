@@ -57,8 +57,9 @@ def work(query, tell, open_session):
     prompt, options = query["prompt"], query["options"]
     # Units with a key come to the same process, one after the other; each without one is a session of its own.
     session = query.get("session") or "words-" + options.get("affinity_key", query["unit_id"])
-    turns[session] = turns.get(session, 0) + 1
+    # The first thing that is said: the query is taken.
     open_session(session)
+    turns[session] = turns.get(session, 0) + 1
     tell({"type": "user", "text": prompt})
 
     command, _, rest = prompt.partition(" ")
@@ -130,6 +131,10 @@ def end_query(message_type, **fields):
 def begin_query(request_id, query):
     global current, queries_processed
     with lock:
+        if current is not None or is_to_end:
+            # No parent should do that. Without a `session` before it, this says that the query was refused.
+            say("error", requestId=request_id, error="there is another query in hand, or the worker ends")
+            return
         current = request_id
         queries_processed += 1
         told_to_stop.clear()

@@ -4,6 +4,8 @@
 //! cargo +nightly fuzz run ipc_reader -- -max_total_time=60
 //! ```
 //!
+//! Without the feature `link` it is only checked, as `.ci/run` does.
+//!
 //! The first two bytes say how long a message may be and how the rest is cut; `corpus/ipc_reader` has messages of every type to begin with.
 #![no_main]
 

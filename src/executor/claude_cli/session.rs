@@ -349,8 +349,9 @@ impl Query<Memory> for ClaudeQuery {
         if !self.has_begun {
             match beginning(line) {
                 Beginning::Begins => self.has_begun = true,
-                // Every turn begins with an `init`: this is the end of one that nobody has asked for.
-                Beginning::Strays => return Heard::NotTaken("it speaks of something else".to_owned()),
+                // Every turn begins with an `init`: this is the end of one that nobody has asked for, of which the prompt may have become
+                // a part.
+                Beginning::Strays => return Heard::Broken("it speaks of something else".to_owned()),
                 Beginning::Unclear => {}
             }
         }

@@ -7,6 +7,7 @@ use std::fmt;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -33,7 +34,7 @@ pub mod parent_types {
 pub mod worker_types {
     /// It takes a query now.
     pub const READY: &str = "ready";
-    /// It has taken a query, in this session.
+    /// It has taken a query, in this session if there is one.
     pub const SESSION: &str = "session";
     /// Something was said.
     pub const MESSAGE: &str = "message";
@@ -100,8 +101,9 @@ pub enum WorkerMessage {
     Session {
         /// Which.
         request_id: String,
-        /// The session in which it is done, so that a later attempt can carry it on.
-        session_id: String,
+        /// The session in which it is done, if there is one, so that a later attempt can carry it on.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        session_id: Option<String>,
     },
     /// Something was said, or is to be kept: see [`Content`](super::Content).
     Message {
@@ -312,6 +314,39 @@ fn from_line<T: for<'de> Deserialize<'de>>(line: &[u8], known: &[&str]) -> Resul
     serde_json::from_value(value).map(Some).map_err(|source| BadMessage::Malformed { message_type, source })
 }
 
+/// The type of a message of which only the beginning is there; `None` if it comes later. An error if it is no message, however it goes on.
+pub(super) fn type_in(beginning: &[u8]) -> Result<Option<String>, ()> {
+    let mut found = None;
+    let mut deserializer = serde_json::Deserializer::from_slice(beginning);
+    match deserializer.deserialize_map(TypeOf(&mut found)) {
+        Ok(()) => Ok(found),
+        Err(error) if found.is_some() || error.is_eof() => Ok(found),
+        Err(_) => Err(()),
+    }
+}
+
+/// Looks for the type of an object among its own fields, and into none of them.
+struct TypeOf<'a>(&'a mut Option<String>);
+
+impl<'de> Visitor<'de> for TypeOf<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a message")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<(), A::Error> {
+        while let Some(name) = fields.next_key::<String>()? {
+            if name == "type" {
+                *self.0 = Some(fields.next_value()?);
+            } else {
+                fields.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(())
+    }
+}
+
 /// The result of a worker: a [`WorkResult`], and whatever else it says as the JSON of that.
 pub(super) fn work_result(value: Value) -> WorkResult {
     const KNOWN: [&str; 5] = ["output", "json", "output_files", "session_id", "charges"];
@@ -396,7 +431,7 @@ mod tests {
         let said = [
             (WorkerMessage::Ready, json!({ "type": "ready" })),
             (
-                WorkerMessage::Session { request_id: id(), session_id: "s".into() },
+                WorkerMessage::Session { request_id: id(), session_id: Some("s".into()) },
                 json!({ "type": "session", "requestId": "7.2", "sessionId": "s" }),
             ),
             (
@@ -421,6 +456,9 @@ mod tests {
         }
         let types: Vec<_> = said.iter().map(|(_, value)| value["type"].as_str().unwrap()).collect();
         assert_eq!(types, worker_types::ALL, "002-F48");
+        let taken = WorkerMessage::Session { request_id: id(), session_id: None };
+        assert_eq!(as_value(&taken.to_line()), json!({ "type": "session", "requestId": "7.2" }));
+        assert_eq!(WorkerMessage::from_line(&taken.to_line()).unwrap(), Some(taken));
         let whole_number = br#"{"type":"health_ok","uptime":3,"queriesProcessed":2}"#;
         assert!(WorkerMessage::from_line(whole_number).unwrap().is_some());
         let held = error(Some("quota"), Some(Follow::Hold)).to_line();
@@ -446,6 +484,21 @@ mod tests {
         let unknown = br#"{"type":"tomorrow","requestId":7}"#;
         assert_eq!(WorkerMessage::from_line(unknown).unwrap(), None);
         assert!(WorkerMessage::from_line(b"{\"type\":\"ready\"}\r").unwrap().is_some(), "an end of line of two bytes");
+    }
+
+    #[test]
+    fn the_type_of_a_message_is_found_in_its_beginning_and_nowhere_else() {
+        let found = |beginning: &str| type_in(beginning.as_bytes());
+        let message = |beginning: &str| assert_eq!(found(beginning), Ok(Some("message".to_owned())), "{beginning}");
+        message(r#"{"type":"message","content":{"type":"complete"#);
+        message(r#" { "requestId" : "1.1", "\u0074ype" : "message", "content":"\"#);
+        message(r#"{"content":{"type":"complete","x":[{"type":"error"}]},"type":"message","requestId":"1.1"}"#);
+        for unclear in ["", "{", r#"{"type":"mess"#, r#"{"result":{"type":"message"},"x":[{"type":"message"#] {
+            assert_eq!(found(unclear), Ok(None), "{unclear}");
+        }
+        for none in ["xxx", "[", "7", r#"{type:"message""#, r#"{"type":7,"x":""#] {
+            assert_eq!(found(none), Err(()), "{none}");
+        }
     }
 
     #[test]

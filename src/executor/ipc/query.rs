@@ -1,15 +1,12 @@
 //! One query, as its parent hears it.
 
 use super::message::worker_types::{COMPLETE, ERROR};
-use super::message::{BadMessage, WorkerMessage, work_result};
+use super::message::{BadMessage, WorkerMessage, type_in, work_result};
 use super::{Content, QueryChange, QueryState};
 use crate::executor::agent_cli::unread;
 use crate::executor::process::{How, Line, Reason};
 use crate::executor::warm::{Afterwards, Control, End, Health, Heard, Query};
 use crate::executor::{Call, CancelReason, ExecuteError, Then, WorkResult, kinds};
-
-/// Where the type of a message is to be found that is too long to be read.
-const TYPE_WITHIN_BYTES: usize = 1_000;
 
 /// A query to a worker that speaks the protocol.
 #[derive(Debug)]
@@ -17,6 +14,8 @@ pub(super) struct WorkerQuery {
     program: String,
     request_id: String,
     state: QueryState,
+    /// It was told to stop.
+    is_to_stop: bool,
     session: Option<String>,
     outcome: Option<Result<WorkResult, ExecuteError>>,
 }
@@ -61,13 +60,13 @@ pub(super) fn said(line: Line<'_>) -> Said {
     }
 }
 
-/// Whether a line that is too long may have said how a query ended, by what can be seen of it.
+/// Whether a line that is too long may have said how a query ended, by what there is of it.
 fn may_be_the_answer(line: Line<'_>) -> bool {
-    let beginning: String = String::from_utf8_lossy(&line.bytes[..line.bytes.len().min(TYPE_WITHIN_BYTES)])
-        .chars()
-        .filter(|character| !character.is_whitespace())
-        .collect();
-    beginning.starts_with('{') && !beginning.contains("\"type\":\"message\"")
+    match type_in(line.bytes) {
+        Ok(message_type) => message_type.is_none_or(|message_type| [COMPLETE, ERROR].contains(&message_type.as_str())),
+        // It is no message, however it goes on.
+        Err(()) => false,
+    }
 }
 
 /// The query that a message is about.
@@ -83,10 +82,11 @@ pub(super) fn request_of(message: &WorkerMessage) -> &str {
 
 impl WorkerQuery {
     pub(super) fn new(program: String, request_id: String) -> WorkerQuery {
-        WorkerQuery { program, request_id, state: QueryState::Pending, session: None, outcome: None }
+        WorkerQuery { program, request_id, state: QueryState::Pending, is_to_stop: false, session: None, outcome: None }
     }
 
-    /// Changes the state, by way of those in between where the worker has left something out.
+    /// Changes the state, by way of those in between where the worker has left something out. What was to stop before it was taken is
+    /// cancelled when it is.
     fn change(&mut self, change: QueryChange) {
         if self.state == QueryState::Pending && matches!(change, QueryChange::Message | QueryChange::Complete) {
             self.change(QueryChange::Session);
@@ -97,14 +97,21 @@ impl WorkerQuery {
         if let Some(state) = self.state.after(change) {
             self.state = state;
         }
+        if self.is_to_stop
+            && let Some(cancelled) = self.state.after(QueryChange::Cancel)
+        {
+            self.state = cancelled;
+        }
     }
 
     fn answer(&mut self, message: WorkerMessage, call: &Call<'_>) -> Heard {
         match message {
             WorkerMessage::Session { session_id, .. } => {
                 self.change(QueryChange::Session);
-                call.session(&session_id);
-                self.session = Some(session_id);
+                if let Some(session_id) = session_id {
+                    call.session(&session_id);
+                    self.session = Some(session_id);
+                }
                 Heard::More
             }
             WorkerMessage::Message { content, .. } => {
@@ -177,8 +184,8 @@ impl Query<Option<String>> for WorkerQuery {
             return self.answer(message, call);
         }
         if self.is_earlier(request_id) {
-            // What a query still had to say when it was cancelled.
-            return Heard::More;
+            // What a query still had to say when it was cancelled. It is no word of this one.
+            return Heard::Control(Control::Nothing);
         }
         let fault = format!("it speaks of a request `{}` that it never got", crate::unit::shortened(request_id));
         match message {
@@ -189,6 +196,7 @@ impl Query<Option<String>> for WorkerQuery {
     }
 
     fn cancel(&mut self) {
+        self.is_to_stop = true;
         self.change(QueryChange::Cancel);
     }
 

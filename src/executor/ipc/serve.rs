@@ -295,6 +295,8 @@ fn begin(desk: &Desk, request_id: String, query: Box<Query>, give: &Sender<Task>
     state.current = Some(Current { request_id: request_id.clone(), cancel: cancel.clone() });
     state.queries_processed += 1;
     drop(state);
+    // Whatever comes of it, it is taken: also if it has no session, or fails before it has one.
+    desk.say(&WorkerMessage::Session { request_id: request_id.clone(), session_id: query.session.clone() });
     // There is room: the one before is over.
     let _ = give.send(Task { request_id, query, cancel });
 }
@@ -357,9 +359,6 @@ fn answer(desk: &Desk, executor: &dyn Executor, task: &Task) -> WorkerMessage {
         clock: &clock,
         recorder: &recorder,
     };
-    if let Some(session) = &query.session {
-        call.session(session);
-    }
     let executed = catch_unwind(AssertUnwindSafe(|| executor.execute(&call)));
     match executed.unwrap_or_else(|payload| Err(panicked(panics::describe(payload)))) {
         Ok(result) => WorkerMessage::Complete { request_id: request_id.clone(), result: as_value(&result) },
@@ -413,7 +412,7 @@ impl Recorder for Wire<'_> {
     }
 
     fn session(&self, session_id: &str) {
-        let (request_id, session_id) = (self.request_id.to_owned(), session_id.to_owned());
+        let (request_id, session_id) = (self.request_id.to_owned(), Some(session_id.to_owned()));
         self.desk.say(&WorkerMessage::Session { request_id, session_id });
     }
 

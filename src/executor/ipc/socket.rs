@@ -57,6 +57,26 @@ pub enum SocketError {
     },
 }
 
+impl SocketError {
+    /// Whether it stays like this until somebody has seen to it: the path, or who may go there.
+    pub(in crate::executor) fn needs_a_person(&self) -> bool {
+        match self {
+            SocketError::PathTooLong { .. } | SocketError::UnsafeDirectory { .. } => true,
+            // Every socket has a name of its own: the next one is free.
+            SocketError::InUse { .. } | SocketError::NotASocket { .. } => false,
+            SocketError::System { source, .. } => matches!(
+                source.kind(),
+                io::ErrorKind::NotFound
+                    | io::ErrorKind::NotADirectory
+                    | io::ErrorKind::PermissionDenied
+                    | io::ErrorKind::ReadOnlyFilesystem
+                    | io::ErrorKind::InvalidInput
+                    | io::ErrorKind::InvalidFilename
+            ),
+        }
+    }
+}
+
 impl fmt::Display for SocketError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -279,6 +299,41 @@ mod tests {
         assert!(is_of(&ours, this_user()));
         #[cfg(target_os = "linux")]
         assert!(!is_of(&ours, this_user() + 1));
+    }
+
+    /// By a process that is: only root can start one.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_process_of_another_user_that_gets_as_far_as_the_door_is_turned_away() {
+        use std::io::{BufRead, BufReader};
+        use std::os::unix::process::CommandExt;
+        use std::process::{Command, Stdio};
+
+        const KNOCKS: &str = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); \
+                              print('there', flush=True); sys.exit(len(s.recv(1)))";
+        let folder = tempfile::tempdir().unwrap();
+        let directory = SocketDirectory::open(&folder.path().join("s")).unwrap();
+        let door = directory.door("1").unwrap();
+        // As if somebody had opened what is shut.
+        for (path, mode) in [(folder.path(), 0o755), (&directory.0, 0o755), (door.path(), 0o777)] {
+            fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+        }
+        let knock = |user: u32| {
+            let mut command = Command::new("python3");
+            command.arg("-c").arg(KNOCKS).arg(door.path()).current_dir("/").stdout(Stdio::piped()).uid(user);
+            let mut child = command.spawn().ok()?;
+            BufReader::new(child.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+            Some(child)
+        };
+        let nobody = this_user().checked_sub(1).unwrap_or(65_534);
+        let Some(mut theirs) = knock(nobody) else {
+            return eprintln!("nobody else can knock: this needs root and Python");
+        };
+        assert!(door.accept().unwrap().is_none());
+        assert!(theirs.wait().unwrap().success(), "it was hung up on");
+        let mut ours = knock(this_user()).unwrap();
+        drop(door.accept().unwrap().expect("whoever is this user is let in"));
+        ours.wait().unwrap();
     }
 
     #[test]

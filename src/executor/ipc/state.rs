@@ -8,8 +8,8 @@
 //!      │                 │ │   complete, error      │ │
 //!      │ not started,    │ │ shut down              │ │ cancel, then shut down
 //!      │ not ready       │ └──▶ SHUTTING_DOWN ◀─────┘ │
-//!      │                 │            │ acknowledged,   │
-//!      │                 │ crash      │ ended, timeout  │ crash
+//!      │                 │ crash,     │ acknowledged,   │ crash,
+//!      │                 │ ended      │ ended, timeout  │ ended
 //!      └─────────────────┴──────▶ DEAD ◀────────────────┘
 //! ```
 //!
@@ -17,8 +17,10 @@
 //! |---|---|
 //! | not started, not ready, ready | whoever needs the process and starts it |
 //! | query, complete, error, cancel | the thread of the attempt that it works for |
-//! | shut down, acknowledged, ended, timeout | the keeper, which looks after those that nobody uses |
-//! | crash | whoever has it |
+//! | shut down, acknowledged, timeout | the keeper, which looks after those that nobody uses |
+//! | crash, ended | whoever has it |
+//!
+//! One that is busy has ended in order if it had gone before it read its query; whatever ends it later is a crash.
 //!
 //! # A query
 //!
@@ -30,6 +32,7 @@
 //! ```
 //!
 //! A worker that answers without having said that it took the query has taken it; one whose answer is all it says streams nothing but that.
+//! What is told to stop is CANCELLED from then on, or as soon as it is taken, whatever comes of it.
 
 use serde::{Deserialize, Serialize};
 
@@ -66,7 +69,7 @@ pub enum ProcessChange {
     Ready,
     /// It could not be started, or ended before it was ready.
     NotStarted,
-    /// It did not say that it is ready in time.
+    /// It did not say that it is ready in time, or nobody needed it any more before it did.
     NotReady,
     /// It gets a query.
     Query,
@@ -115,7 +118,7 @@ impl ProcessState {
             (Ready, ProcessChange::Crash | ProcessChange::Ended) => Dead,
             (Busy, ProcessChange::Complete | ProcessChange::Error) => Ready,
             (Busy, ProcessChange::CancelAndShutDown) => ShuttingDown,
-            (Busy, ProcessChange::Crash) => Dead,
+            (Busy, ProcessChange::Crash | ProcessChange::Ended) => Dead,
             (ShuttingDown, ProcessChange::Acknowledged | ProcessChange::Ended | ProcessChange::Timeout) => Dead,
             _ => return None,
         };

@@ -24,8 +24,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::bell::Bell;
 use super::dialect::{Dialect, Health, ProcessKey};
-use super::process::{Bell, WarmProcess};
+use super::process::WarmProcess;
 use super::{Keep, ProcessEvent, ProcessView, Why, keeper};
 use crate::executor::ipc::{ConnectionState, ProcessState};
 use crate::executor::process::tree::Line as TreeLine;
@@ -327,6 +328,8 @@ impl<D: Dialect> Crew<D> {
             return;
         }
         state.send_off(process, how);
+        // Whoever might have got it gets something else.
+        self.deal(&mut state);
         drop(state);
         self.bell.ring();
     }

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::crew::{Crew, Fate, UNTIL_GONE};
-use super::dialect::{Afterwards, Control, Dialect, End, Heard, Query};
+use super::dialect::{Afterwards, Control, Dialect, End, Heard, Query, Reach};
 use super::held::Held;
-use super::keeper::{UNTIL_KNOWN, ask_for_health, take_note};
-use super::process::{Leash, Source, happens};
+use super::keeper::{ask_for_health, take_note};
+use super::leash::Leash;
+use super::process::{Source, UNTIL_KNOWN, happens};
 use super::start::{acquire, start};
 use super::{ProcessEvent, Why};
 use crate::executor::ipc::{ProcessChange, QueryChange, QueryState};
@@ -16,9 +17,6 @@ use crate::executor::{Call, ExecuteError, WorkResult};
 
 /// So often a process may say what it must not while it works: then it is ended with its query, not after it.
 const FAULT_LIMIT: u32 = 100;
-
-/// One that ends within that time after it was asked, without a word, may have ended before it was.
-const AT_ONCE: Duration = Duration::from_secs(1);
 
 /// How much longer than its call a process may live if the host cannot end it.
 const BEYOND_THE_CALL: Duration = Duration::from_secs(5);
@@ -53,6 +51,10 @@ struct Drive<'a, D: Dialect> {
     request_id: String,
     leash: Arc<Leash>,
     asked_at: Instant,
+    /// It could not be told the query.
+    is_unheard: bool,
+    /// How often something had been said to it then.
+    said_ever: u64,
     /// When something was said last that is about the query.
     spoke_at: Option<Instant>,
     /// When it was told to stop.
@@ -66,6 +68,7 @@ struct Drive<'a, D: Dialect> {
 }
 
 /// How a query came to its end.
+#[derive(Clone)]
 enum Ended {
     /// It was answered, and this becomes of the process.
     Over(Afterwards),
@@ -95,7 +98,7 @@ impl<'a, D: Dialect> Drive<'a, D> {
             }
         };
         process.queries_processed += 1;
-        (process.last_activity, process.heard_at, process.health_asked_at) = (now, now, None);
+        (process.last_activity, process.health_asked_at) = (now, None);
         process.change(ProcessChange::Query);
         crew.show(process.number, |face| {
             face.see(process);
@@ -105,6 +108,7 @@ impl<'a, D: Dialect> Drive<'a, D> {
         call.child_started(process.process.clone());
         // The process has begun when the reaper hears of it: what waits for the answer is the way there.
         process.say(&words);
+        let (is_unheard, said_ever) = (process.has_missed, process.said_ever);
         let leash = Leash::new(process.line(), call.time_left().saturating_add(call.grace() + BEYOND_THE_CALL));
         Ok(Drive {
             held,
@@ -114,6 +118,8 @@ impl<'a, D: Dialect> Drive<'a, D> {
             request_id,
             leash: Arc::new(leash),
             asked_at: now,
+            is_unheard,
+            said_ever,
             spoke_at: None,
             cancelled_at: None,
             over: None,
@@ -123,7 +129,7 @@ impl<'a, D: Dialect> Drive<'a, D> {
     }
 
     /// Hears the process out; gives what came of it, and the files that it says to have written. `None` if the process, which had answered
-    /// others before, was gone before it took the query.
+    /// others before, never got the query.
     fn run(mut self) -> Option<(Result<WorkResult, ExecuteError>, Vec<String>)> {
         let (leash, bell, limit) =
             (Arc::clone(&self.leash), self.held.process().bell(), self.held.cancel_grace(self.call) + BEYOND_THE_GRACE);
@@ -132,11 +138,12 @@ impl<'a, D: Dialect> Drive<'a, D> {
             leash.shorten(limit);
             bell.ring();
         });
+        // Looked at first: it may be lost already.
         let ended = loop {
-            self.step();
             if let Some(ended) = self.ended(Instant::now()) {
                 break ended;
             }
+            self.step();
         };
         drop(ends_with_the_call);
         self.settle(ended)
@@ -169,6 +176,10 @@ impl<'a, D: Dialect> Drive<'a, D> {
         let (crew, Some(process)) = (Arc::clone(&held.crew), held.process.as_mut()) else { return };
         let (number, mut controls, mut words) = (process.number, Vec::new(), Vec::new());
         process.attend(source, &mut |line: Line<'_>| {
+            if broken.is_some() {
+                // What it says from then on makes no more sense, however it is cut into pieces.
+                return;
+            }
             let heard = match over {
                 Some((Afterwards::GoesOn | Afterwards::Replaced(_), _)) => Heard::Control(crew.dialect.control(line)),
                 Some((Afterwards::HeardOut, _)) | None => query.hear(line, call),
@@ -225,15 +236,19 @@ impl<'a, D: Dialect> Drive<'a, D> {
             Some((Afterwards::HeardOut, at)) => Some(at),
             _ => None,
         };
+        let patience = [
+            self.cancelled_at.map(|at| at + self.held.cancel_grace(self.call)),
+            heard_out_at.and_then(|at| at.checked_add(limits.after_answer)),
+        ];
+        if let Some(lost_at) = process.lost_at {
+            return patience.into_iter().flatten().chain([lost_at + UNTIL_KNOWN]).min();
+        }
         let times = [
             Some(process.health_due(keep)),
-            self.cancelled_at.map(|at| at + self.held.cancel_grace(self.call)),
             self.silence_limit().and_then(|limit| self.spoke_at.unwrap_or(self.asked_at).checked_add(limit)),
             limits.start.filter(|_| self.spoke_at.is_none()).and_then(|limit| self.asked_at.checked_add(limit)),
-            heard_out_at.and_then(|at| at.checked_add(limits.after_answer)),
-            process.lost_at.map(|at| at + UNTIL_KNOWN),
         ];
-        times.into_iter().flatten().min()
+        times.into_iter().chain(patience).flatten().min()
     }
 
     /// Whether it has come to an end.
@@ -241,8 +256,8 @@ impl<'a, D: Dialect> Drive<'a, D> {
         let (grace, silence, limits) =
             (self.held.cancel_grace(self.call), self.silence_limit(), self.held.crew.dialect.limits());
         let is_out_of_patience = self.cancelled_at.is_some_and(|at| now >= at + grace);
-        if let Some(broken) = self.broken.take() {
-            return Some(broken);
+        if self.broken.is_some() {
+            return self.broken.clone();
         }
         match &self.over {
             Some((Afterwards::GoesOn, _)) if !self.may_go_on() && !is_out_of_patience => {}
@@ -258,10 +273,10 @@ impl<'a, D: Dialect> Drive<'a, D> {
         let crew = Arc::clone(&self.held.crew);
         let process = self.held.process_mut();
         if process.is_lost() {
-            let lost_at = *process.lost_at.get_or_insert(now);
-            return match process.has_ended() {
-                true => Some(Ended::Lost),
-                false => (now >= lost_at + UNTIL_KNOWN).then(|| Ended::Broken("it hung up".to_owned())),
+            return match process.is_over(now) {
+                true if process.has_ended() => Some(Ended::Lost),
+                true => Some(Ended::Broken("it hung up".to_owned())),
+                false => None,
             };
         }
         if process.faults > FAULT_LIMIT {
@@ -286,7 +301,6 @@ impl<'a, D: Dialect> Drive<'a, D> {
 
     /// Says what came of it, and lets the process go on or go.
     fn settle(mut self, ended: Ended) -> Option<(Result<WorkResult, ExecuteError>, Vec<String>)> {
-        let was_at_once = self.asked_at.elapsed() < AT_ONCE;
         let exit = match &ended {
             Ended::Over(Afterwards::GoesOn | Afterwards::Replaced(_)) => None,
             Ended::Over(Afterwards::HeardOut) => Some(self.see_it_end(How::Ended(Reason::Lingered))),
@@ -299,14 +313,7 @@ impl<'a, D: Dialect> Drive<'a, D> {
             (_, None) => End::Over,
         };
         self.tell_last_state();
-        // One that is new has nothing from before to be blamed for, and one that worked for a while has begun.
-        let is_new = self.held.process().queries_processed == 1;
-        let has_not_begun = match ended {
-            Ended::NotTaken(_) => true,
-            Ended::Lost => was_at_once && self.spoke_at.is_none(),
-            Ended::Over(_) | Ended::Limit(_) | Ended::Broken(_) => false,
-        };
-        let was_not_taken = has_not_begun && !is_new && self.cancelled_at.is_none();
+        let (has_left, is_for_another) = (self.has_left(&ended), self.is_for_another(&ended));
         let may_go_on = self.may_go_on();
         let Drive { mut held, query, call, leash, .. } = self;
         let written = query.written_files();
@@ -319,22 +326,39 @@ impl<'a, D: Dialect> Drive<'a, D> {
             Ended::Over(Afterwards::Replaced(reason)) => held.is_replaced(change, reason),
             Ended::Over(Afterwards::HeardOut) => held.was_heard_out(change),
             Ended::Limit(Reason::Cancelled(_)) => held.was_killed(),
+            Ended::Lost if has_left => held.has_left(),
             Ended::Lost => held.crashed(&held.process().obituary("")),
             Ended::Limit(_) => held.crashed("it said nothing for too long"),
             Ended::Broken(reason) | Ended::NotTaken(reason) => held.crashed(&reason),
         };
         held.done(fate);
-        (!was_not_taken).then_some((concluded, written))
+        (!is_for_another).then_some((concluded, written))
     }
 
-    /// A query that has not come to an end by itself was cancelled, has failed with its process, or was never taken.
+    /// Whether it ended by itself and in order before it had read the query.
+    fn has_left(&self, ended: &Ended) -> bool {
+        let process = self.held.process();
+        let is_unread = match D::REACH {
+            Reach::Socket => process.has_left_unread && process.said_ever == self.said_ever,
+            // Of a pipe nobody knows, but who begins says so.
+            Reach::Pipes => true,
+        };
+        let has_not_begun = self.is_unheard || (is_unread && self.spoke_at.is_none());
+        matches!(ended, Ended::Lost) && has_not_begun && process.ended_well()
+    }
+
+    /// Whether another process is to be asked, and this one costs no attempt: it never got the query.
+    fn is_for_another(&self, ended: &Ended) -> bool {
+        // One that is new has nothing from before to be blamed for, and the next one would be as new.
+        let is_new = self.held.process().queries_processed == 1;
+        let was_not_taken = matches!(ended, Ended::NotTaken(_)) || self.is_unheard || self.has_left(ended);
+        was_not_taken && !is_new && self.cancelled_at.is_none()
+    }
+
+    /// A query that has not come to an end by itself has failed with its process, or was never taken.
     fn tell_last_state(&mut self) {
         let Some(state) = self.query.state().filter(|state| !state.is_terminal()) else { return };
-        let change = match (state, self.cancelled_at) {
-            (QueryState::Pending, _) => QueryChange::Reject,
-            (_, Some(_)) => QueryChange::Cancel,
-            (_, None) => QueryChange::Error,
-        };
+        let change = if state == QueryState::Pending { QueryChange::Reject } else { QueryChange::Error };
         let (number, last) = (self.held.number, state.after(change));
         tell_change(&self.held.crew, number, &self.request_id, &mut self.query_state, last);
     }

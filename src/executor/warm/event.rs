@@ -20,7 +20,7 @@ pub enum Why {
     Inactive,
     /// It is as old as it may become.
     Old,
-    /// Its query was cancelled, and it did not say that it can go on.
+    /// Its query was cancelled before it was ready, or it did not say that it can go on.
     Cancelled,
     /// It said what it must not, or has done all that it was started for.
     Unfit,

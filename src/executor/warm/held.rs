@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use super::crew::{Crew, Fate};
 use super::dialect::Dialect;
-use super::keeper::crash;
-use super::process::{Leash, WarmProcess};
+use super::keeper::{crash, leave};
+use super::leash::Leash;
+use super::process::WarmProcess;
 use super::{ProcessEvent, Why};
 use crate::executor::Call;
 use crate::executor::ipc::{ProcessChange, ProcessState};
@@ -105,6 +106,13 @@ impl<D: Dialect> Held<D> {
         crew.tell(&ProcessEvent::ShuttingDown { number, why });
         self.process_mut().change(last);
         crew.tell(&ProcessEvent::Ended { number, was_killed: last == ProcessChange::Timeout });
+        Fate::Dead
+    }
+
+    /// It had ended by itself, in order, before it could begin.
+    pub(super) fn has_left(&mut self) -> Fate {
+        let crew = Arc::clone(&self.crew);
+        leave(&crew, self.process_mut());
         Fate::Dead
     }
 

@@ -110,7 +110,8 @@ impl Keep {
         self
     }
 
-    /// After how much silence a process is asked whether it is well, while it waits and while it works (30 seconds).
+    /// How often a process is asked whether it is well, while it waits and while it works, whether it has just spoken or is silent
+    /// (30 seconds).
     pub fn health_interval(mut self, interval: Duration) -> Keep {
         self.health_interval = interval;
         self

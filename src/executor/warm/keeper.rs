@@ -5,18 +5,16 @@ use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 
+use super::bell::{Descriptor, wait};
 use super::crew::{Crew, Fate, Leave, Leaving, UNTIL_GONE};
 use super::dialect::{Control, Dialect};
-use super::process::{Descriptor, Source, WarmProcess, wait};
+use super::process::{Source, UNTIL_KNOWN, WarmProcess};
 use super::{Keep, ProcessEvent, Why};
 use crate::executor::ipc::{ProcessChange, ProcessState};
 use crate::executor::process::Line;
 
 /// How long a process has to be gone that has said that it ends.
 const AFTER_ACK: Duration = Duration::from_secs(1);
-
-/// How long it takes at most until it is known how a process ended that has hung up.
-pub(super) const UNTIL_KNOWN: Duration = Duration::from_secs(1);
 
 /// How much a process may say while nobody asks it anything.
 const UNASKED_LIMIT_BYTES: usize = 1 << 20;
@@ -86,13 +84,15 @@ fn watch<D: Dialect>(crew: &Crew<D>, leaving: &[Gone<D>]) -> Vec<(Whose, Source)
 
 /// When an idle process is to be looked at although nothing happens.
 fn next_due<Memory>(keep: &Keep, process: &WarmProcess<Memory>) -> Instant {
-    let well = match process.lost_at {
+    match process.lost_at {
         Some(lost_at) => lost_at + UNTIL_KNOWN,
         // Whoever had it last has not looked.
         None if process.is_lost() => process.created_at,
-        None => process.health_due(keep),
-    };
-    well.min(process.last_activity + keep.inactivity_limit).min(process.created_at + keep.max_age)
+        None => {
+            let unused = process.last_activity + keep.inactivity_limit;
+            process.health_due(keep).min(unused).min(process.created_at + keep.max_age)
+        }
+    }
 }
 
 fn those_due<D: Dialect>(crew: &Crew<D>) -> Vec<u64> {
@@ -122,7 +122,9 @@ pub(super) fn take_note<D: Dialect>(crew: &Crew<D>, process: &mut WarmProcess<D:
     match control {
         Control::Nothing | Control::Ready => {}
         Control::Health(health) => {
-            process.health_asked_at = None;
+            if process.health_asked_at.take().is_some() {
+                process.unasked_bytes = 0;
+            }
             process.health = Some(health);
             crew.show(process.number, |face| face.health = Some(health));
             crew.tell(&ProcessEvent::Healthy { number: process.number, health });
@@ -136,14 +138,12 @@ pub(super) fn take_note<D: Dialect>(crew: &Crew<D>, process: &mut WarmProcess<D:
 fn judge<D: Dialect>(crew: &Crew<D>, process: &mut WarmProcess<D::Memory>, now: Instant) -> Fate {
     let keep = &crew.keep;
     if process.is_lost() {
-        let lost_at = *process.lost_at.get_or_insert(now);
-        if !process.has_ended() && now < lost_at + UNTIL_KNOWN {
+        if !process.is_over(now) {
             // It is about to be told how it ended.
             return Fate::Idle;
         }
         if process.ended_well() {
-            process.change(ProcessChange::Ended);
-            crew.tell(&ProcessEvent::Ended { number: process.number, was_killed: false });
+            leave(crew, process);
         } else {
             crash(crew, process, &process.obituary(""));
         }
@@ -176,19 +176,36 @@ fn judge<D: Dialect>(crew: &Crew<D>, process: &mut WarmProcess<D::Memory>, now: 
 
 /// Asks a process whether it is well. One that cannot be asked is.
 pub(super) fn ask_for_health<D: Dialect>(crew: &Crew<D>, process: &mut WarmProcess<D::Memory>, now: Instant) {
-    match crew.dialect.health_check() {
-        Some(question) => {
-            process.health_asked_at = Some(now);
-            process.say(&question);
-        }
-        None => process.checked_at = now,
+    process.checked_at = now;
+    if let Some(question) = crew.dialect.health_check() {
+        process.health_asked_at = Some(now);
+        process.say(&question);
     }
 }
 
 /// A process is dead, and it was not told to.
 pub(super) fn crash<D: Dialect>(crew: &Crew<D>, process: &mut WarmProcess<D::Memory>, reason: &str) {
-    process.change(ProcessChange::Crash);
+    crash_by(crew, process, ProcessChange::Crash, reason);
+}
+
+/// The same, by this change.
+pub(super) fn crash_by<D: Dialect>(
+    crew: &Crew<D>,
+    process: &mut WarmProcess<D::Memory>,
+    change: ProcessChange,
+    reason: &str,
+) {
+    process.change(change);
+    // Nobody speaks with it any more, whatever is left of it.
+    process.hang_up();
+    crew.show(process.number, |face| face.see(process));
     crew.tell(&ProcessEvent::Crashed { number: process.number, reason });
+}
+
+/// A process has ended by itself, in order.
+pub(super) fn leave<D: Dialect>(crew: &Crew<D>, process: &mut WarmProcess<D::Memory>) {
+    process.change(ProcessChange::Ended);
+    crew.tell(&ProcessEvent::Ended { number: process.number, was_killed: false });
 }
 
 /// A process that goes.
@@ -262,9 +279,9 @@ impl<D: Dialect> Gone<D> {
         self.hurry();
     }
 
-    /// Who has hung up hears nothing any more: it has a moment to be gone.
+    /// Who has hung up, or could not be told, hears nothing any more: it has a moment to be gone.
     fn hurry(&mut self) {
-        if self.stage == Stage::Told && self.process.has_hung_up() {
+        if self.stage == Stage::Told && (self.process.has_hung_up() || self.process.has_missed) {
             self.until = self.until.min(Instant::now() + AFTER_ACK);
         }
     }

@@ -15,6 +15,7 @@
 //! | `keep` | the settings |
 //! | `dialect` | what differs between kinds of processes |
 //! | `process` | one process: its tree, the way to speak to it |
+//! | `bell`, `leash` | what wakes who waits for one; how long it may live |
 //! | `crew`, `crew/deal` | who has which process, who waits for one, and who gets what |
 //! | `eviction` | who has to go |
 //! | `start` | how an attempt comes to a process |
@@ -26,6 +27,7 @@
 //! [`WorkerProcesses`](crate::executor::WorkerProcesses) are such processes that speak the protocol of [`ipc`](crate::ipc), and
 //! [`ClaudeSession`](crate::ClaudeSession) keeps Claude Code.
 
+mod bell;
 mod crew;
 mod dialect;
 mod drive;
@@ -34,6 +36,7 @@ mod eviction;
 mod held;
 mod keep;
 mod keeper;
+mod leash;
 mod process;
 mod start;
 

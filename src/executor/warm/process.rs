@@ -1,18 +1,19 @@
 //! One process that is kept: its tree, the way to speak to it, and what is known of it.
 //!
 //! It belongs to one thread at a time: to that of an attempt while it starts and works, to the keeper while it waits and ends. Nothing here
-//! waits but [`wait`], and nothing that is read or written blocks.
+//! waits but [`happens`], and nothing that is read or written blocks.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::PollFlags;
 use rustix::io::Errno;
 
 use super::Keep;
+use super::bell::{Bell, Descriptor, wait};
 use super::dialect::{Health, Reach};
 use crate::executor::ipc::socket::Door;
 use crate::executor::ipc::{ConnectionState, MESSAGE_LIMIT_BYTES, ProcessChange, ProcessState, SOCKET_VARIABLE};
@@ -30,8 +31,8 @@ const TAIL_LIMIT_BYTES: usize = 64 * 1024;
 /// How much is read at most of what a process left that has ended.
 const LAST_WORDS_LIMIT_BYTES: usize = 64 * 1024 * 1024;
 
-/// Something that can be waited for, shared with whoever else waits for it.
-pub(super) type Descriptor = Arc<dyn AsFd + Send + Sync>;
+/// How long it takes at most until it is known how a process ended that has hung up.
+pub(super) const UNTIL_KNOWN: Duration = Duration::from_secs(1);
 
 /// Where something may happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,9 +59,7 @@ pub(super) struct WarmProcess<Memory> {
     pub(super) created_at: Instant,
     pub(super) last_activity: Instant,
     pub(super) queries_processed: u64,
-    /// When it said something last.
-    pub(super) heard_at: Instant,
-    /// When it was last found that there is nothing to ask.
+    /// When it was asked last whether it is well, or would have been if it could be asked.
     pub(super) checked_at: Instant,
     /// Since when it owes word that it is well.
     pub(super) health_asked_at: Option<Instant>,
@@ -69,10 +68,12 @@ pub(super) struct WarmProcess<Memory> {
     pub(super) fault: Option<String>,
     /// How often it has.
     pub(super) faults: u32,
-    /// How much it has said since it was asked last.
+    /// How much it has said since it answered last.
     pub(super) unasked_bytes: usize,
     /// When it was seen to have hung up or ended.
     pub(super) lost_at: Option<Instant>,
+    /// Why it could not be let in when it came.
+    pub(super) not_let_in: Option<io::Error>,
     /// Wakes the thread of an attempt that has it.
     bell: Arc<Bell>,
     tree: Tree,
@@ -84,10 +85,14 @@ pub(super) struct WarmProcess<Memory> {
     chunk: Box<[u8]>,
     unsaid: Vec<u8>,
     said: usize,
+    /// How often something was said to it.
+    pub(super) said_ever: u64,
     /// It does not listen any more.
     is_deaf: bool,
-    /// It has not heard all that was said.
-    has_missed: bool,
+    /// It could not be told all that was to be said.
+    pub(super) has_missed: bool,
+    /// It hung up before it had read all that was said, which only sockets tell.
+    pub(super) has_left_unread: bool,
     tail: Tail,
     /// How its leader ended.
     leader: Option<Word>,
@@ -131,7 +136,6 @@ impl<Memory: Default> WarmProcess<Memory> {
             created_at: now,
             last_activity: now,
             queries_processed: 0,
-            heard_at: now,
             checked_at: now,
             health_asked_at: None,
             health: None,
@@ -139,6 +143,7 @@ impl<Memory: Default> WarmProcess<Memory> {
             faults: 0,
             unasked_bytes: 0,
             lost_at: None,
+            not_let_in: None,
             bell,
             tree,
             door,
@@ -149,8 +154,10 @@ impl<Memory: Default> WarmProcess<Memory> {
             chunk: vec![0; CHUNK_BYTES].into(),
             unsaid: Vec::new(),
             said: 0,
+            said_ever: 0,
             is_deaf: false,
             has_missed: false,
+            has_left_unread: false,
             tail: Tail::new(TAIL_LIMIT_BYTES),
             leader: None,
             burial: None,
@@ -175,7 +182,7 @@ impl<Memory> WarmProcess<Memory> {
     pub(super) fn health_due(&self, keep: &Keep) -> Instant {
         match self.health_asked_at {
             Some(asked_at) => asked_at + keep.health_timeout,
-            None => self.heard_at.max(self.checked_at) + keep.health_interval,
+            None => self.checked_at + keep.health_interval,
         }
     }
 
@@ -208,6 +215,15 @@ impl<Memory> WarmProcess<Memory> {
         // One that has heard its query may do without an ear until it has answered.
         let is_deaf = self.is_deaf && self.state == ProcessState::Ready;
         self.has_ended() || self.has_hung_up() || self.has_missed || is_deaf
+    }
+
+    /// Whether it is lost and all is known of its end that can be, which takes a moment.
+    pub(super) fn is_over(&mut self, now: Instant) -> bool {
+        if !self.is_lost() {
+            return false;
+        }
+        let lost_at = *self.lost_at.get_or_insert(now);
+        self.has_ended() || now >= lost_at + UNTIL_KNOWN
     }
 
     /// Whether it cannot be heard any more.
@@ -261,12 +277,19 @@ impl<Memory> WarmProcess<Memory> {
                 self.listen(give);
             }
             Source::Ear if self.owes_words() => self.say_on(),
-            Source::Ear => self.is_not_heard(),
+            Source::Ear if self.still_happens(source) => self.is_not_heard(),
             Source::Log(number) => {
                 self.read_log(number);
             }
-            Source::Report => self.hear_report(give),
+            Source::Report if self.still_happens(source) => self.hear_report(give),
+            Source::Ear | Source::Report => {}
         }
+    }
+
+    /// Whether what was seen before still is: somebody else may have seen to it since.
+    fn still_happens(&self, source: Source) -> bool {
+        let found = self.sources().into_iter().find(|(one, ..)| *one == source);
+        found.is_some_and(|(_, descriptor, flags)| wait(&[(descriptor, flags)], Some(Instant::now())) == [true])
     }
 
     fn let_in(&mut self) {
@@ -274,7 +297,7 @@ impl<Memory> WarmProcess<Memory> {
         let connected = match door.accept() {
             Ok(connected) => connected,
             Err(error) => {
-                log::debug!("process {}: it could not be let in: {error}", self.number);
+                self.not_let_in = Some(error);
                 return;
             }
         };
@@ -291,12 +314,12 @@ impl<Memory> WarmProcess<Memory> {
         match read(speech, &mut self.chunk) {
             Read::Nothing => 0,
             Read::Some(count) => {
-                self.heard_at = Instant::now();
                 self.unasked_bytes = self.unasked_bytes.saturating_add(count);
                 self.lines.push(&self.chunk[..count], give);
                 count
             }
-            Read::End => {
+            end @ (Read::End | Read::Reset) => {
+                self.has_left_unread |= matches!(end, Read::Reset);
                 (self.speech, self.ear) = (None, None);
                 self.lines.finish(give);
                 0
@@ -312,7 +335,7 @@ impl<Memory> WarmProcess<Memory> {
                 self.tail.push(&self.chunk[..count]);
                 count
             }
-            Read::End => {
+            Read::End | Read::Reset => {
                 self.logs[number] = None;
                 0
             }
@@ -353,6 +376,7 @@ impl<Memory> WarmProcess<Memory> {
 
     /// Says something, as far as there is room; the rest follows.
     pub(super) fn say(&mut self, words: &[u8]) {
+        self.said_ever += 1;
         self.unsaid.extend_from_slice(words);
         self.say_on();
     }
@@ -385,6 +409,11 @@ impl<Memory> WarmProcess<Memory> {
     /// It does not listen any more.
     fn is_not_heard(&mut self) {
         self.is_deaf = true;
+    }
+
+    /// Nobody listens to it any more, or speaks to it.
+    pub(super) fn hang_up(&mut self) {
+        (self.door, self.speech, self.ear) = (None, None, None);
     }
 
     /// Nothing more is said. A process that is reached by its input ends with that.
@@ -435,20 +464,6 @@ impl<Memory> WarmProcess<Memory> {
     }
 }
 
-/// Waits until something happens, but no longer than that; which of what was watched it happened to.
-pub(super) fn wait(watched: &[(Descriptor, PollFlags)], until: Option<Instant>) -> Vec<bool> {
-    // Rounded up: nothing is over before its time.
-    let left = until.map(|until| until.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
-    let timeout = left.and_then(|left| Timespec::try_from(left).ok());
-    let mut polled: Vec<PollFd<'_>> =
-        watched.iter().map(|(descriptor, flags)| PollFd::from_borrowed_fd(descriptor.as_fd(), *flags)).collect();
-    match poll(&mut polled, timeout.as_ref()) {
-        Ok(_) | Err(Errno::INTR) => {}
-        Err(error) => log::warn!("processes could not be waited for: {error}"),
-    }
-    polled.iter().map(|polled| !polled.revents().is_empty()).collect()
-}
-
 /// Waits until something happens to a process, or somebody rings; where it did.
 pub(super) fn happens<Memory>(process: &WarmProcess<Memory>, until: Option<Instant>) -> Vec<Source> {
     let bell = process.bell();
@@ -469,6 +484,8 @@ enum Read {
     Nothing,
     Some(usize),
     End,
+    /// The same, and not all was read that was said to it.
+    Reset,
 }
 
 fn read(from: &Arc<OwnedFd>, to: &mut [u8]) -> Read {
@@ -478,6 +495,7 @@ fn read(from: &Arc<OwnedFd>, to: &mut [u8]) -> Read {
             Ok(count) => return Read::Some(count),
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => return Read::Nothing,
+            Err(Errno::CONNRESET) => return Read::Reset,
             Err(error) => {
                 log::debug!("a process could not be read: {error}");
                 return Read::End;
@@ -492,63 +510,33 @@ fn quiet(descriptor: OwnedFd) -> io::Result<Arc<OwnedFd>> {
     Ok(Arc::new(descriptor))
 }
 
-/// Wakes a thread that waits for descriptors. Many taps are one.
-#[derive(Debug)]
-pub(super) struct Bell {
-    rope: UnixStream,
-    sound: Arc<UnixStream>,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::executor::process::Input;
 
-impl Bell {
-    pub(super) fn new() -> io::Result<Bell> {
-        let (rope, sound) = UnixStream::pair()?;
-        rope.set_nonblocking(true)?;
-        sound.set_nonblocking(true)?;
-        Ok(Bell { rope, sound: Arc::new(sound) })
+    fn start(script: &str) -> WarmProcess<()> {
+        let arguments = vec!["-c".into(), script.into()];
+        let command = ChildCommand { input: Input::Open, arguments, ..ChildCommand::new("sh") };
+        let times = Times { grace: Duration::ZERO, limit: Duration::from_secs(60) };
+        let mut process = WarmProcess::start(1, command, Reach::Pipes, None, times, "a boot").unwrap();
+        process.change(ProcessChange::Ready);
+        process
     }
 
-    /// Wakes whoever waits. If there is no room for it, there is enough to wake anybody already.
-    pub(super) fn ring(&self) {
-        let _ = rustix::io::write(&self.rope, &[1]);
-    }
-
-    pub(super) fn sound(&self) -> Descriptor {
-        Arc::clone(&self.sound) as Descriptor
-    }
-
-    /// Has been heard.
-    pub(super) fn hush(&self) {
-        let mut taps = [0; 64];
-        while matches!(rustix::io::read(&self.sound, &mut taps), Ok(64)) {}
-    }
-}
-
-/// Sees to it that a process ends with its query, also if nobody in the host has the time: whoever ends its tree is told how long it
-/// may live, and is told anew when the query is cancelled, until the query is over.
-#[derive(Debug)]
-pub(super) struct Leash {
-    line: TreeLine,
-    is_loose: Mutex<bool>,
-}
-
-impl Leash {
-    pub(super) fn new(line: TreeLine, limit: Duration) -> Leash {
-        line.may_live(limit);
-        Leash { line, is_loose: Mutex::new(false) }
-    }
-
-    /// It is to live no longer than that, unless it is loose by now.
-    pub(super) fn shorten(&self, limit: Duration) {
-        let is_loose = self.is_loose.lock().unwrap_or_else(PoisonError::into_inner);
-        if !*is_loose {
-            self.line.may_live(limit);
+    #[test]
+    fn what_was_seen_before_and_is_over_by_now_changes_nothing() {
+        let mut process = start("cat");
+        for source in [Source::Ear, Source::Report, Source::Door, Source::Speech, Source::Log(0)] {
+            process.attend(source, &mut |_| {});
         }
-    }
-
-    /// The query is over. From now on the process may live so long.
-    pub(super) fn loosen(&self, limit: Duration) {
-        let mut is_loose = self.is_loose.lock().unwrap_or_else(PoisonError::into_inner);
-        *is_loose = true;
-        self.line.may_live(limit);
+        assert!(!process.is_lost());
+        let mut deaf = start("exec 0</dev/null; echo; exec sleep 60");
+        while !deaf.is_lost() {
+            for source in happens(&deaf, None) {
+                deaf.attend(source, &mut |_| {});
+            }
+        }
+        assert!(!deaf.has_ended(), "but who does not listen is found out");
     }
 }

@@ -1,16 +1,17 @@
 //! How an attempt comes to a process: it waits for one that is there, or for a place, in which it starts one.
 
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::ProcessEvent;
 use super::crew::{Crew, Grant};
 use super::dialect::{Control, Dialect, Reach};
 use super::held::Held;
-use super::keeper::take_note;
-use super::process::{WarmProcess, happens};
+use super::keeper::{crash_by, take_note};
+use super::process::{UNTIL_KNOWN, WarmProcess, happens};
+use super::{ProcessEvent, Why};
 use crate::executor::ipc::ProcessChange;
-use crate::executor::ipc::socket::{Door, SocketDirectory};
+use crate::executor::ipc::socket::{Door, SocketDirectory, SocketError};
 use crate::executor::process::tree::Times;
 use crate::executor::process::{self, ChildCommand, Line};
 use crate::executor::{Call, ExecuteError, kinds};
@@ -65,31 +66,32 @@ pub(super) fn start<D: Dialect>(
         let bell = process.bell();
         call.cancel_token().on_cancel(move || bell.ring())
     };
-    let until = Instant::now() + crew.keep.ready_timeout;
+    let limit = crew.keep.ready_timeout;
+    let until = Instant::now() + limit;
     let mut is_ready = D::REACH == Reach::Pipes;
     while !is_ready {
-        for source in happens(&process, Some(until)) {
+        let known_at = process.lost_at.map(|at| at + UNTIL_KNOWN);
+        for source in happens(&process, Some(known_at.map_or(until, |at| at.min(until)))) {
             let mut controls = Vec::new();
             process.attend(source, &mut |line: Line<'_>| controls.push(crew.dialect.control(line)));
             is_ready |= controls.contains(&Control::Ready);
             controls.into_iter().for_each(|control| take_note(&crew, &mut process, control));
         }
-        let failure = if is_ready && process.fault.is_none() && !call.is_cancelled() {
+        let now = Instant::now();
+        if is_ready && process.fault.is_none() && !call.is_cancelled() {
             break;
+        } else if let Some(error) = process.not_let_in.take() {
+            return Err(not_let_in(held, process, error));
         } else if let Some(fault) = process.fault.take() {
-            Some((ProcessChange::NotStarted, fault))
-        } else if process.has_ended() {
-            Some((ProcessChange::NotStarted, process.obituary(" before it was ready")))
+            return Err(not_up(held, process, ProcessChange::NotStarted, &fault, call));
+        } else if process.is_over(now) {
+            let reason = process.obituary(" before it was ready");
+            return Err(not_up(held, process, ProcessChange::NotStarted, &reason, call));
         } else if call.is_cancelled() {
-            Some((ProcessChange::NotStarted, "it was to stop before it was ready".to_owned()))
-        } else if Instant::now() >= until {
-            let limit = crew.keep.ready_timeout;
-            Some((ProcessChange::NotReady, format!("it did not say within {limit:?} that it is ready")))
-        } else {
-            None
-        };
-        if let Some((change, reason)) = failure {
-            return Err(not_up(held, process, change, &reason, call));
+            return Err(not_needed(held, process));
+        } else if now >= until {
+            let reason = format!("it did not say within {limit:?} that it is ready");
+            return Err(not_up(held, process, ProcessChange::NotReady, &reason, call));
         }
     }
     crew.count_start(true);
@@ -128,27 +130,54 @@ fn spawn<D: Dialect>(
     Ok(Box::new(process))
 }
 
-/// Where the process is to connect. What is wrong with it is wrong for every unit.
+/// Where the process is to connect.
 fn door<D: Dialect>(crew: &Crew<D>, number: u64) -> Result<Door, ExecuteError> {
     let directory = crew.keep.socket_directory.clone().unwrap_or_else(SocketDirectory::usual);
     // Nobody else's has the name, wherever it lives.
     let name = format!("{number}-{}", uuid::Uuid::new_v4().simple());
     let opened = SocketDirectory::open(&directory).and_then(|directory| directory.door(&name));
-    opened.map_err(|error| ExecuteError::hold("there is no socket for a worker").kind(kinds::NOT_STARTED).source(error))
+    opened.map_err(no_door)
+}
+
+/// What needs a person is wrong for every unit. All else may be over soon.
+fn no_door(error: SocketError) -> ExecuteError {
+    let then = if error.needs_a_person() { ExecuteError::hold } else { ExecuteError::retry };
+    then("there is no socket for a worker".to_owned()).kind(kinds::NOT_STARTED).source(error)
+}
+
+/// A process that has connected could not be let in, which is not its fault: the next one may be.
+fn not_let_in<D: Dialect>(held: &mut Held<D>, process: Box<WarmProcess<D::Memory>>, error: io::Error) -> ExecuteError {
+    lost(held, process, ProcessChange::NotStarted, &format!("it could not be let in: {error}"));
+    ExecuteError::retry("a worker could not be let in").kind(kinds::NOT_STARTED).source(error)
+}
+
+/// Nobody needs a process any more before it is ready. There is nothing that it could be told.
+fn not_needed<D: Dialect>(held: &mut Held<D>, mut process: Box<WarmProcess<D::Memory>>) -> ExecuteError {
+    let (crew, number) = (Arc::clone(&held.crew), held.number);
+    crew.tell(&ProcessEvent::ShuttingDown { number, why: Why::Cancelled });
+    process.hang_up();
+    process.change(ProcessChange::NotReady);
+    crew.tell(&ProcessEvent::Ended { number, was_killed: true });
+    held.process = Some(process);
+    ExecuteError::retry("it was to stop before a process was ready").kind(kinds::CANCELLED)
+}
+
+/// A process is dead before it was ready.
+fn lost<D: Dialect>(held: &mut Held<D>, mut process: Box<WarmProcess<D::Memory>>, change: ProcessChange, reason: &str) {
+    crash_by(&held.crew, &mut process, change, reason);
+    held.process = Some(process);
 }
 
 /// A process did not come up.
 fn not_up<D: Dialect>(
     held: &mut Held<D>,
-    mut process: Box<WarmProcess<D::Memory>>,
+    process: Box<WarmProcess<D::Memory>>,
     change: ProcessChange,
     reason: &str,
     call: &Call<'_>,
 ) -> ExecuteError {
     let crew = Arc::clone(&held.crew);
-    process.change(change);
-    crew.tell(&ProcessEvent::Crashed { number: held.number, reason });
-    held.process = Some(process);
+    lost(held, process, change, reason);
     if call.is_cancelled() {
         return ExecuteError::retry(reason).kind(kinds::CANCELLED);
     }

@@ -177,6 +177,23 @@ fn a_pool_that_is_stopped_at_once_does_not_wait_for_one_that_was_told_to_go_befo
 }
 
 #[test]
+fn a_pool_that_drains_waits_no_longer_than_it_may_and_not_for_one_that_ends_by_its_word_or_cannot_be_told() {
+    for (role, grace, end) in [
+        ("ignores shutdown", Duration::from_millis(100), "worker:ended 1: it had to be killed"),
+        ("acknowledges and stays", 4 * LONG, "worker:ended 1"),
+        ("hears nothing any more", 4 * LONG, "worker:ended 1: it had to be killed"),
+    ] {
+        let world = World::new();
+        let workers = world.workers(role, world.keep(1).shutdown_grace(4 * LONG));
+        let pool = world.builder(workers).0.shutdown_grace(grace).up();
+        ask(&pool, "a", "go");
+        assert!(stops(pool, Stop::Drain), "{role}");
+        assert_eq!(world.events().last().map(String::as_str), Some(end), "{role}");
+        world.assert_clean();
+    }
+}
+
+#[test]
 fn one_that_has_stopped_whoever_ends_it_keeps_nobody_waiting() {
     let world = World::new();
     let (pool, _processes) = world.pool("stops whoever ends it", world.keep(1));

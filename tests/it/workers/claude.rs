@@ -349,8 +349,8 @@ fn what_is_said_late_is_not_taken_for_the_answer_where_nothing_is_cleared() {
     let second = say("2", "hello");
     assert_eq!(
         (second.output.as_deref(), second.attempt_count),
-        (Some("hello, 1 heard"), 1),
-        "by another, in its session"
+        (Some("hello, 1 heard"), 2),
+        "by another, in its session: nobody knows what the first has begun"
     );
     assert_eq!(second.session_id, first.session_id);
     pool.stop(Stop::Drain).unwrap();

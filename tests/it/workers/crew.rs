@@ -34,9 +34,11 @@ fn a_worker_is_asked_one_unit_after_the_other_and_ends_with_its_pool() {
         "worker:starting 1",
         "worker:ready 1",
         "worker:busy 1: 1.1",
+        "query:processing 1: 1.1",
         "query:complete 1: 1.1",
         "worker:idle 1",
         "worker:busy 1: 1.2",
+        "query:processing 1: 1.2",
         "query:complete 1: 1.2",
         "worker:idle 1",
         "worker:shutting_down 1: all are to end",
@@ -74,7 +76,40 @@ fn all_that_a_worker_says_is_kept_as_if_it_were_said_in_the_pool() {
     world.assert_clean();
 }
 
-/// 002-F10, F23, F27, F45.
+/// What was told of a query, one state after the other.
+fn states(events: &[String], request_id: &str) -> Vec<String> {
+    let of_query = |event: &String| {
+        let (state, id) = event.strip_prefix("query:")?.split_once(' ')?;
+        id.ends_with(&format!(": {request_id}")).then(|| state.to_owned())
+    };
+    events.iter().filter_map(of_query).collect()
+}
+
+/// 002-F20, F23, F24, F27, F28, F29.
+#[test]
+fn a_query_that_was_taken_fails_or_is_cancelled_whether_it_has_said_something_or_not() {
+    let world = World::new();
+    let (pool, _processes) = world.pool("good", world.keep(1));
+    ask(&pool, "a", "fail at once");
+    ask(&pool, "b", "complain first");
+    let mut events = world.events();
+    for (id, prompt, state) in [("c", "brood", "query:processing 1: 1.3"), ("d", "wait", "query:streaming 1: 1.4")] {
+        let unit = pool.enqueue(NewUnit::new(id), prompt).unwrap();
+        events.extend(world.wait_for_all(state));
+        pool.cancel(id, By::whom("test")).unwrap();
+        assert_eq!(unit.wait_timeout(LONG).unwrap().status, UnitStatus::Cancelled, "{id}");
+    }
+    pool.stop(Stop::Drain).unwrap();
+    events.extend(world.events());
+    assert_eq!(states(&events, "1.1"), ["processing", "error"]);
+    assert_eq!(states(&events, "1.2"), ["processing", "streaming", "error"]);
+    // What it says to a cancel changes nothing any more.
+    assert_eq!(states(&events, "1.3"), ["processing", "cancelled"]);
+    assert_eq!(states(&events, "1.4"), ["processing", "streaming", "cancelled"]);
+    world.assert_clean();
+}
+
+/// 002-F10, F45.
 #[test]
 fn a_query_that_fails_keeps_its_worker_and_says_what_follows() {
     let world = World::new();
@@ -155,7 +190,26 @@ fn units_of_a_key_have_one_process_and_those_of_a_workspace_run_there() {
     world.assert_clean();
 }
 
-/// 002-F52, F54, F55, F57 to F59.
+/// 002-F49 to F54.
+#[test]
+fn how_many_there_are_says_whether_there_is_room() {
+    let world = World::new();
+    let (pool, processes) = keyed(&world, world.keep(2), 2);
+    assert_eq!(processes.activity(), Activity::Idle);
+    pid_of(&pool, "1", "ada");
+    assert_eq!(processes.activity(), Activity::Active);
+    pid_of(&pool, "2", "bob");
+    assert_eq!(processes.activity(), Activity::AtCapacity);
+    kill(&processes.list()[0]);
+    world.wait_for("worker:crashed 1");
+    until("its place is free", || processes.activity() == Activity::Active);
+    kill(&processes.list()[0]);
+    until("nobody is left", || processes.activity() == Activity::Idle);
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
+
+/// 002-F52, F55, F57 to F59.
 #[test]
 fn at_capacity_an_idle_worker_makes_room_and_which_one_is_a_matter_of_policy() {
     for (policy, victim) in [(Eviction::Lru, 1), (Eviction::Oldest, 1), (Eviction::LeastUsed, 2)] {
@@ -239,7 +293,7 @@ fn whoever_waits_for_a_process_when_the_pool_stops_is_given_back() {
     world.assert_gone();
 }
 
-/// 002-F24, F28, F38.
+/// 002-F38.
 #[test]
 fn a_cancelled_query_stops_and_its_worker_goes_on_if_it_says_so() {
     let world = World::new();

@@ -1,5 +1,9 @@
 //! Workers that do not do as they should: each has its end, its unit too, and nothing of it is left.
 
+use std::sync::{Arc, Mutex};
+
+use workcrew::ipc::ConnectionState::{Connected, Connecting, Disconnected};
+use workcrew::ipc::ProcessState;
 use workcrew::repository::By;
 use workcrew::{Stop, UnitStatus};
 
@@ -9,7 +13,8 @@ use super::*;
 fn end_of(role: &str, keep: impl FnOnce(Keep) -> Keep) -> (WorkUnit, Vec<String>, World) {
     let world = World::new();
     let (pool, _processes) = world.pool(role, keep(world.keep(1)));
-    let unit = pool.enqueue(NewUnit::new("a").max_retries(0), "go").unwrap().wait_timeout(LONG).unwrap();
+    let unit = NewUnit::new("a").max_retries(0).timeout(LONG / 4);
+    let unit = pool.enqueue(unit, "go").unwrap().wait_timeout(LONG).unwrap();
     pool.stop(Stop::Drain).unwrap();
     let events = world.events();
     world.assert_clean();
@@ -25,21 +30,70 @@ fn of_workers(events: &[String]) -> Vec<&str> {
     events.iter().map(String::as_str).filter(|event| event.starts_with("worker:")).collect()
 }
 
-/// 002-F4, F5, F32.
+/// 002-F2, F16, F31 to F34.
+#[test]
+fn a_connection_that_is_expected_or_there_is_closed_with_its_worker() {
+    for (role, before) in
+        [("never connects", (ProcessState::Starting, Connecting)), ("good", (ProcessState::Busy, Connected))]
+    {
+        let world = World::new();
+        let (send, at_its_end) = channel();
+        let (seen, looks) = (Arc::new(Mutex::new(None::<Processes>)), Mutex::new(send));
+        let observed = Arc::clone(&seen);
+        let keep = world.keep(1).ready_timeout(10 * LONG).observer(move |event| {
+            if let (ProcessEvent::Crashed { .. }, Some(processes)) = (event, &*observed.lock().unwrap()) {
+                let _ = looks.lock().unwrap().send(processes.list());
+            }
+        });
+        let (pool, processes) = world.pool(role, keep);
+        *seen.lock().unwrap() = Some(processes.clone());
+        let unit = pool.enqueue(NewUnit::new("a").max_retries(0), "hang").unwrap();
+        until("it is so far", || processes.list().first().is_some_and(|view| (view.state, view.connection) == before));
+        kill(&processes.list()[0]);
+        let [view] = at_its_end.recv_timeout(LONG).unwrap().try_into().unwrap();
+        assert_eq!((view.state, view.connection), (ProcessState::Dead, Disconnected), "{role}");
+        assert_eq!(unit.wait_timeout(LONG).unwrap().status, UnitStatus::Failed, "{role}");
+        pool.stop(Stop::Drain).unwrap();
+        world.assert_clean();
+    }
+}
+
+/// 002-F4, F5.
 #[test]
 fn one_that_does_not_come_up_is_a_crash_before_it_was_ready() {
     let short = Duration::from_millis(300);
-    for (role, reason) in [
-        ("never connects", "it did not say within 300ms that it is ready"),
-        ("never ready", "it did not say within 300ms that it is ready"),
-        ("hangs up before it is ready", "it did not say within 300ms that it is ready"),
-        ("ends at once", "it ended with exit code 3 before it was ready: "),
+    for (role, limit, reason) in [
+        ("never connects", short, "it did not say within 300ms that it is ready"),
+        ("never ready", short, "it did not say within 300ms that it is ready"),
+        ("hangs up before it is ready", 10 * LONG, "it hung up before it was ready"),
+        ("ends at once", 10 * LONG, "it ended with exit code 3 before it was ready: "),
     ] {
-        let (unit, events, _world) = end_of(role, |keep| keep.ready_timeout(short));
+        let (unit, events, _world) = end_of(role, |keep| keep.ready_timeout(limit));
         assert_eq!(failure(&unit).0, "worker_not_ready", "{role}: {:?}", failure(&unit));
         let [starting, crashed] = of_workers(&events).try_into().unwrap();
         assert_eq!(starting, "worker:starting 1", "{role}");
         assert!(crashed.starts_with(&format!("worker:crashed 1: {reason}")), "{role}: {crashed}");
+    }
+}
+
+#[test]
+fn one_that_is_not_needed_any_more_before_it_is_ready_has_not_crashed() {
+    for role in ["never connects", "never ready"] {
+        let world = World::new();
+        let (pool, _processes) = world.pool(role, world.keep(1).ready_timeout(10 * LONG));
+        let unit = pool.enqueue(NewUnit::new("a"), "go").unwrap();
+        let starting = world.wait_for("worker:");
+        pool.cancel("a", By::whom("test")).unwrap();
+        assert_eq!(unit.wait_timeout(LONG).unwrap().status, UnitStatus::Cancelled, "{role}");
+        pool.stop(Stop::Drain).unwrap();
+        let events = [vec![starting], world.events()].concat();
+        let expected = [
+            "worker:starting 1",
+            "worker:shutting_down 1: its query was cancelled",
+            "worker:ended 1: it had to be killed",
+        ];
+        assert_eq!(events, expected, "{role}");
+        world.assert_clean();
     }
 }
 
@@ -94,7 +148,7 @@ fn one_that_ends_while_it_works_is_a_crash_and_its_unit_is_tried_again_by_anothe
     pool.stop(Stop::Drain).unwrap();
     let events = world.events();
     assert!(events.iter().any(|event| event.starts_with("worker:crashed 1: it ended with exit code 9")), "{events:?}");
-    assert!(events.contains(&"query:rejected 1: 1.1".to_owned()), "it had not even taken it: {events:?}");
+    assert!(events.contains(&"query:error 1: 1.1".to_owned()), "{events:?}");
     world.assert_clean();
 }
 
@@ -104,12 +158,7 @@ fn one_that_is_killed_while_it_works_resolves_its_unit_at_once() {
     let (pool, processes) = world.pool("good", world.keep(1));
     let unit = pool.enqueue(NewUnit::new("a").max_retries(0), "hang").unwrap();
     world.wait_for("query:streaming 1");
-    let pid = processes.list()[0].process.as_ref().unwrap().pid;
-    rustix::process::kill_process(
-        rustix::process::Pid::from_raw(pid.cast_signed()).unwrap(),
-        rustix::process::Signal::KILL,
-    )
-    .unwrap();
+    kill(&processes.list()[0]);
     let unit = unit.wait_timeout(LONG).unwrap();
     assert_eq!(failure(&unit).0, "worker_crashed");
     assert!(failure(&unit).1.contains("was ended by signal 9"), "{:?}", failure(&unit));
@@ -150,7 +199,7 @@ fn one_that_hangs_up_in_the_middle_of_a_message_keeps_what_was_whole() {
 
 #[test]
 fn garbage_costs_no_answer_but_the_worker() {
-    for role in ["garbage", "speaks of another request", "too long"] {
+    for role in ["garbage", "speaks of another request", "too long", "too long a message"] {
         let (unit, events, _world) = end_of(role, |keep| keep);
         assert_eq!(unit.output.as_deref(), Some("done"), "{role}: what was paid for counts");
         let last = of_workers(&events).split_off(3);
@@ -168,6 +217,7 @@ fn nothing_but_garbage_or_the_answer_to_another_request_ends_the_worker() {
         ("nothing but garbage", "a line is no JSON object with a type"),
         ("an answer that makes no sense", "a message of type `complete` is malformed: missing field `result`"),
         ("another request", "it speaks of a request `another` that it never got"),
+        ("too long an answer", "it says 10485835 bytes at once"),
     ] {
         let (unit, events, _world) = end_of(role, |keep| keep);
         assert_eq!(failure(&unit).0, "worker_crashed", "{role}");
@@ -200,6 +250,37 @@ fn one_that_ignores_shutdown_is_killed_and_one_that_only_says_so_too() {
     assert_eq!(of_workers(&events).last(), Some(&"worker:ended 1"));
 }
 
+#[test]
+fn one_that_ignores_a_cancel_has_no_longer_than_its_grace_or_a_third_of_its_pools() {
+    let (short, long) = (Duration::from_millis(50), 4 * LONG);
+    for (cancel_grace, kill_grace) in [(short, long), (long, 3 * short)] {
+        let world = World::new();
+        let workers = world.workers("ignores cancel", world.keep(1).cancel_grace(cancel_grace));
+        let pool = world.builder(workers).0.kill_grace(kill_grace).up();
+        let unit = pool.enqueue(NewUnit::new("a"), "go").unwrap();
+        world.wait_for("query:streaming 1");
+        pool.cancel("a", By::whom("test")).unwrap();
+        world.wait_for("worker:ended 1: it had to be killed");
+        assert_eq!(unit.wait_timeout(LONG).unwrap().status, UnitStatus::Cancelled);
+        pool.stop(Stop::Drain).unwrap();
+        world.assert_clean();
+    }
+}
+
+#[test]
+fn one_that_ignores_that_it_is_to_end_has_no_longer_than_its_grace() {
+    let world = World::new();
+    let keep = world.keep(1).inactivity_limit(Duration::from_millis(50)).shutdown_grace(Duration::from_millis(100));
+    let (pool, processes) = world.pool("ignores shutdown", keep);
+    ask(&pool, "a", "go");
+    // Not by whoever would end it at last.
+    world.wait_for("worker:ended 1: it had to be killed");
+    until("its place is free", || processes.list().is_empty());
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
+
+/// 002-F11.
 #[test]
 fn after_a_cancel_only_one_that_says_so_goes_on() {
     for (role, ends) in [
@@ -269,6 +350,27 @@ fn one_that_is_well_says_so_while_it_works_and_while_it_waits() {
 }
 
 #[test]
+fn one_that_talks_all_the_time_is_asked_whether_it_is_well_too() {
+    let keep = |keep: Keep| keep.health_interval(Duration::from_millis(50));
+    let (unit, events, _world) = end_of("talks until it is asked whether it is well", keep);
+    assert_eq!(unit.output.as_deref(), Some("done"), "{:?}", unit.failure);
+    assert!(events.contains(&"worker:healthy 1".to_owned()), "{events:?}");
+}
+
+#[test]
+fn to_say_that_it_is_well_when_asked_is_never_too_much() {
+    let world = World::new();
+    let (pool, processes) = world.pool("is well at length", world.keep(1).health_interval(Duration::from_millis(1)));
+    ask(&pool, "a", "go");
+    // More than it may say unasked.
+    (0..30).for_each(|_| assert_eq!(world.wait_for("worker:healthy"), "worker:healthy 1"));
+    ask(&pool, "b", "go");
+    assert_eq!(processes.list()[0].number, 1, "by the same");
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
+
+#[test]
 fn one_that_has_just_ended_costs_the_next_unit_no_attempt() {
     let world = World::new();
     let (pool, _processes) = world.pool("ends in order when idle", world.keep(1));
@@ -278,6 +380,47 @@ fn one_that_has_just_ended_costs_the_next_unit_no_attempt() {
     }
     pool.stop(Stop::Drain).unwrap();
     world.assert_clean();
+}
+
+/// The end of the second unit that a worker of this role gets, and what was told from then on.
+fn second_of(role: &str) -> (WorkUnit, Vec<String>) {
+    let world = World::new();
+    // Whatever ends it is found out at once, and not when it is asked whether it is well.
+    let (pool, _processes) = world.pool(role, world.keep(1).health_interval(10 * LONG));
+    ask(&pool, "a", "go");
+    world.wait_for("worker:idle 1");
+    let unit = pool.enqueue(NewUnit::new("b").max_retries(0), "go").unwrap().wait_timeout(LONG).unwrap();
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+    (unit, world.events())
+}
+
+#[test]
+fn one_that_ended_in_order_before_it_had_read_its_query_has_not_crashed_and_another_is_asked() {
+    let (unit, events) = second_of("ends in order before its second query");
+    assert_eq!((unit.output.as_deref(), unit.attempt_count), (Some("done"), 1), "{:?}", unit.failure);
+    assert_eq!(events[..3], ["worker:busy 1: 1.2", "query:rejected 1: 1.2", "worker:ended 1"]);
+}
+
+#[test]
+fn one_that_could_not_be_told_its_query_costs_no_attempt() {
+    let (unit, events) = second_of("hears nothing any more");
+    assert_eq!((unit.output.as_deref(), unit.attempt_count), (Some("done"), 1), "{:?}", unit.failure);
+    assert_eq!(events[..3], ["worker:busy 1: 1.2", "query:rejected 1: 1.2", "worker:crashed 1: it hung up"]);
+}
+
+#[test]
+fn one_that_ends_with_its_query_unanswered_has_crashed_and_that_counts() {
+    for (role, end) in [
+        ("ends badly with its second query", "it ended with exit code 9"),
+        ("ends in order with its second query", "it ended with exit code 0"),
+        ("ends badly before its second query", "it ended with exit code 9"),
+    ] {
+        let (unit, events) = second_of(role);
+        assert_eq!((unit.status, unit.attempt_count), (UnitStatus::Failed, 1), "{role}");
+        assert_eq!(failure(&unit).0, "worker_crashed", "{role}");
+        assert!(events[2].starts_with(&format!("worker:crashed 1: {end}")), "{role}: {events:?}");
+    }
 }
 
 /// 002-F21.
@@ -301,4 +444,36 @@ fn one_that_says_nothing_for_too_long_is_ended_if_there_is_a_limit_however_well_
     assert_eq!(failure(&unit).0, "silent");
     pool.stop(Stop::Drain).unwrap();
     world.assert_clean();
+}
+
+#[test]
+fn what_is_said_of_an_earlier_query_does_not_break_the_silence() {
+    let world = World::new();
+    let command = world.command("only speaks of what it was asked before").silence_limit(Duration::from_millis(300));
+    let (builder, _processes) = world.builder(WorkerProcesses::new(command, world.keep(1)).unwrap());
+    let pool = builder.up();
+    ask(&pool, "a", "go");
+    let unit = NewUnit::new("b").max_retries(0).timeout(LONG / 4);
+    let unit = pool.enqueue(unit, "go").unwrap().wait_timeout(LONG).unwrap();
+    assert_eq!(failure(&unit).0, "silent");
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
+
+#[test]
+fn one_that_never_stops_talking_is_ended_with_its_query() {
+    const LIMIT_BYTES: u64 = 1 << 20;
+    for role in ["floods while it works", "chatters while it works", "never ends its line", "nothing but garbage"] {
+        let world = World::new();
+        let (builder, _processes) = world.builder(world.workers(role, world.keep(1)));
+        let pool = builder.conversation_limit_bytes(LIMIT_BYTES).up();
+        let unit = pool.enqueue(NewUnit::new("a").max_retries(0), "go").unwrap();
+        world.wait_for("worker:busy 1");
+        pool.cancel("a", By::whom("test")).unwrap();
+        assert_eq!(unit.wait_timeout(LONG).unwrap().status, UnitStatus::Cancelled, "{role}");
+        let stored: usize = world.messages(&world.attempts("a")[0]).iter().map(|message| message.text().len()).sum();
+        assert!(stored as u64 <= LIMIT_BYTES, "{role}: {stored} bytes");
+        pool.stop(Stop::Drain).unwrap();
+        world.assert_clean();
+    }
 }

@@ -1,6 +1,5 @@
 //! Hosts that are killed or stopped while they keep workers.
 
-use rustix::process::Signal;
 use workcrew::clock::{Clock, SystemClock};
 use workcrew::{Call, Event, ExecuteError, Outcome, Process, SqliteRepository, Stop, UnitStatus, WorkResult};
 
@@ -29,7 +28,7 @@ fn run() {
     let repository = SqliteRepository::open(children::path()).unwrap();
     let job = repository.job_named(JOB).unwrap().unwrap().id;
     let command = WorkerCommand::new(std::env::current_exe().unwrap())
-        .args(["workers::worker::worker", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
+        .args(worker::ARGUMENTS)
         .env(worker::ROLE, "good")
         .pass_env(MARK);
     let sockets = children::path().with_extension("sockets");

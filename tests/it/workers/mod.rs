@@ -6,16 +6,20 @@ mod crew;
 mod documented;
 mod hostile;
 mod hosts;
+mod parent;
 mod python;
+mod scarce;
+mod served;
 mod storm;
 mod worker;
 
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use workcrew::audit::verify::Verify;
-use workcrew::executor::warm::{Keep, ProcessEvent, Processes};
+use workcrew::executor::warm::{Keep, ProcessEvent, ProcessView, Processes};
 use workcrew::executor::{WorkerCommand, WorkerProcesses};
 use workcrew::{
     Archive, Attempt, JobId, MemoryRepository, Message, NewJob, NewUnit, Repository, RetryPolicy, WorkPool,
@@ -51,7 +55,7 @@ impl World {
     /// A worker that plays this role.
     fn command(&self, role: &str) -> WorkerCommand {
         WorkerCommand::new(std::env::current_exe().unwrap())
-            .args(["workers::worker::worker", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
+            .args(worker::ARGUMENTS)
             .env(worker::ROLE, role)
             .env(MARK, &self.mark)
             .name("worker")
@@ -93,6 +97,15 @@ impl World {
         }
     }
 
+    /// All events until one that begins like this has come.
+    fn wait_for_all(&self, beginning: &str) -> Vec<String> {
+        let mut all = Vec::new();
+        while all.last().is_none_or(|last: &String| !last.starts_with(beginning)) {
+            all.push(self.wait_for(""));
+        }
+        all
+    }
+
     /// All events that have come so far.
     fn events(&self) -> Vec<String> {
         self.events.try_iter().collect()
@@ -122,6 +135,12 @@ impl World {
             assert_eq!(std::fs::read_dir(sockets).unwrap().count(), 0, "no socket is left");
         }
     }
+}
+
+/// Kills a worker.
+fn kill(view: &ProcessView) {
+    let pid = view.process.as_ref().unwrap().pid.cast_signed();
+    kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
 }
 
 /// Enqueues a unit and waits for its end.

@@ -1,16 +1,16 @@
 //! A worker that is none of ours: `examples/worker.py`, which stands on `docs/worker-protocol.md` and nothing else. Where there is no
 //! Python, a line says so.
 
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::process::{Child, Command, Stdio};
+use std::io::Write;
+use std::process::Command;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use workcrew::executor::kinds;
-use workcrew::ipc::{ParentMessage, ProcessState, SOCKET_VARIABLE, WorkerMessage};
+use workcrew::ipc::{ProcessState, WorkerMessage};
 use workcrew::repository::By;
 use workcrew::{Cost, Money, Part, Role, Stop, Tokens, UnitHandle, UnitStatus};
 
+use super::parent::Parent;
 use super::*;
 
 const WORKER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/worker.py");
@@ -196,62 +196,11 @@ fn a_worker_in_python_that_is_at_work_when_its_pool_cancels_all_is_told_and_gone
     world.assert_clean();
 }
 
-/// A parent of this test's own, which says what ours says only by accident.
-struct Parent {
-    worker: Child,
-    lines: std::io::Lines<BufReader<UnixStream>>,
-    stream: UnixStream,
-}
-
-impl Parent {
-    fn of_a_worker(world: &World) -> Parent {
-        let socket = world.folder.path().join("socket");
-        let listener = UnixListener::bind(&socket).unwrap();
-        let mut command = Command::new("python3");
-        command.arg(WORKER).env(SOCKET_VARIABLE, &socket).env(MARK, &world.mark).stdin(Stdio::null());
-        let worker = command.spawn().unwrap();
-        let (stream, _) = listener.accept().unwrap();
-        stream.set_read_timeout(Some(LONG)).unwrap();
-        let mut parent = Parent { worker, lines: BufReader::new(stream.try_clone().unwrap()).lines(), stream };
-        assert_eq!(parent.hear(), Some(WorkerMessage::Ready));
-        parent
-    }
-
-    fn tell(&mut self, message: &Value) {
-        self.stream.write_all(format!("{message}\n").as_bytes()).unwrap();
-    }
-
-    fn ask(&mut self, request_id: &str, prompt: &str) {
-        let payload = json!({
-            "unit_id": "a", "job_id": 1, "attempt": 1, "prompt": prompt, "payload": null, "options": {},
-            "timeout_ms": 600_000, "grace_ms": 1_500,
-        });
-        let query = json!({ "type": "query", "requestId": request_id, "payload": payload });
-        assert!(ParentMessage::from_line(query.to_string().as_bytes()).unwrap().is_some());
-        self.tell(&query);
-    }
-
-    /// The next message; `None` if the worker has hung up.
-    fn hear(&mut self) -> Option<WorkerMessage> {
-        let line = self.lines.next()?.unwrap();
-        Some(WorkerMessage::from_line(line.as_bytes()).unwrap().unwrap())
-    }
-
-    /// The next message that is not part of the conversation.
-    fn hear_end(&mut self) -> Option<WorkerMessage> {
-        loop {
-            match self.hear() {
-                Some(WorkerMessage::Session { .. } | WorkerMessage::Message { .. }) => {}
-                heard => return heard,
-            }
-        }
-    }
-
-    /// The worker hangs up, and ends by itself and in order.
-    fn see_it_end(mut self) {
-        assert_eq!(self.hear(), None);
-        assert!(self.worker.wait().unwrap().success());
-    }
+/// A parent of this worker.
+fn parent(world: &World) -> Parent {
+    let mut command = Command::new("python3");
+    command.arg(WORKER);
+    Parent::of(command, world)
 }
 
 #[test]
@@ -261,7 +210,7 @@ fn a_worker_in_python_finishes_what_it_has_in_hand_before_it_ends_unless_there_i
     }
     let world = World::new();
     for (is_graceful, prompt) in [(true, "sleep 0.1"), (false, "sleep 600")] {
-        let mut parent = Parent::of_a_worker(&world);
+        let mut parent = parent(&world);
         parent.ask("1.1", prompt);
         parent.tell(&json!({ "type": "shutdown", "graceful": is_graceful }));
         if is_graceful {
@@ -269,9 +218,28 @@ fn a_worker_in_python_finishes_what_it_has_in_hand_before_it_ends_unless_there_i
         }
         assert_eq!(parent.hear_end(), Some(WorkerMessage::ShutdownAck));
         parent.see_it_end();
-        std::fs::remove_file(world.folder.path().join("socket")).unwrap();
     }
     assert_eq!(marked(&world.mark), Vec::<u32>::new());
+}
+
+/// 002-F17.
+#[test]
+fn a_worker_in_python_takes_no_query_while_it_has_another() {
+    if !is_there_python() {
+        return;
+    }
+    let world = World::new();
+    let mut parent = parent(&world);
+    parent.ask("1.1", "sleep 600");
+    assert!(matches!(parent.hear(), Some(WorkerMessage::Session { request_id, .. }) if request_id == "1.1"));
+    parent.ask("1.2", "one");
+    assert_eq!(parent.hear_end().as_ref().and_then(Parent::error_of), Some("1.2"));
+    parent.tell(&json!({ "type": "cancel", "requestId": "1.1" }));
+    assert_eq!(parent.hear_end().as_ref().and_then(Parent::error_of), Some("1.1"), "it had gone on");
+    assert_eq!(parent.hear(), Some(WorkerMessage::Ready));
+    parent.tell(&json!({ "type": "shutdown", "graceful": true }));
+    assert_eq!(parent.hear(), Some(WorkerMessage::ShutdownAck));
+    parent.see_it_end();
 }
 
 #[test]
@@ -280,7 +248,7 @@ fn a_worker_in_python_answers_a_cancel_that_comes_too_late_and_ends_with_its_par
         return;
     }
     let world = World::new();
-    let mut parent = Parent::of_a_worker(&world);
+    let mut parent = parent(&world);
     parent.ask("1.1", "one");
     assert!(matches!(parent.hear_end(), Some(WorkerMessage::Complete { .. })));
     parent.tell(&json!({ "type": "cancel", "requestId": "1.1" }));
@@ -289,7 +257,7 @@ fn a_worker_in_python_answers_a_cancel_that_comes_too_late_and_ends_with_its_par
     // What was cancelled before does not reach what comes next.
     parent.ask("1.2", "sleep 0.01");
     assert!(matches!(parent.hear_end(), Some(WorkerMessage::Complete { .. })));
-    parent.stream.shutdown(std::net::Shutdown::Write).unwrap();
+    parent.hang_up();
     parent.see_it_end();
     assert_eq!(marked(&world.mark), Vec::<u32>::new());
 }

@@ -9,8 +9,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use rustix::process::{Pid, Signal, kill_process};
-use workcrew::executor::warm::ProcessView;
 use workcrew::ipc::ProcessState;
 use workcrew::repository::{By, CancelAnswer};
 use workcrew::{Stop, UnitHandle, UnitStatus};
@@ -209,11 +207,12 @@ impl Watch {
             }
             ProcessEvent::ShuttingDown { number, .. } => {
                 let was = alive.insert(number, "ending");
-                (was, matches!(was, Some("ready" | "busy")))
+                (was, matches!(was, Some("starting" | "ready" | "busy")))
             }
             ProcessEvent::Ended { number, .. } => {
                 let was = alive.remove(&number);
-                (was, matches!(was, Some("ending" | "ready")))
+                // One that ends in order before it has read its query was told to be busy.
+                (was, matches!(was, Some("ending" | "ready" | "busy")))
             }
             ProcessEvent::Crashed { number, .. } => {
                 self.crashed.fetch_add(1, Ordering::SeqCst);
@@ -307,6 +306,11 @@ impl Storm {
         say(format!("started {started:?}, came up {came_up:?}, crashed {crashed:?}; {report}"));
         say(format!("a thousand queries leave {grown_kib} KiB, without processes {calm_growth_kib} KiB"));
         say(format!("{:.1?} in all", began.elapsed()));
+        let name = &self.name;
+        assert!(self.kills.values().sum::<usize>() > QUERIES / 500, "{name}: {:?} were killed", self.kills);
+        assert!(self.kills.contains_key(&ProcessState::Busy), "{name}: {:?} were killed", self.kills);
+        assert!(self.cancels.contains_key("while they ran"), "{name}: {:?} were cancelled", self.cancels);
+        assert!(crashed.load(Ordering::SeqCst) > 0, "{name}: none has crashed");
         self.check_records();
         assert!(grown_kib <= calm_growth_kib + GROWTH_LIMIT_KIB, "{}: {grown_kib} KiB", self.name);
     }

@@ -5,12 +5,20 @@ use std::os::unix::net::UnixStream;
 use std::process::exit;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 use workcrew::ipc::{self, SOCKET_VARIABLE};
 use workcrew::{Call, Charge, ExecuteError, Message, Money, Part, Role, Tokens, WorkResult};
 
+/// What this binary is started with to be a worker.
+pub(super) const ARGUMENTS: [&str; 5] =
+    ["workers::worker::worker", "--exact", "--ignored", "--nocapture", "--test-threads=1"];
+
 /// The variable that says which role a worker plays.
 pub(super) const ROLE: &str = "WORKCREW_TEST_WORKER";
+
+/// The variable that says what is to be there before a worker connects.
+pub(super) const MAY_CONNECT: &str = "WORKCREW_TEST_MAY_CONNECT";
 
 #[test]
 #[ignore = "a process of its own, which the other tests start"]
@@ -56,6 +64,10 @@ pub(super) fn good(call: &Call<'_>) -> Result<WorkResult, ExecuteError> {
             Err(ExecuteError::retry("stopped in time"))
         }
         "fail" => Err(ExecuteError::give_up(rest).kind("told_to").result(WorkResult::text("half"))),
+        "complain" => {
+            call.message(Message::assistant("it does not work"));
+            Err(ExecuteError::give_up(rest))
+        }
         "retry" if call.attempt_number() < 3 => {
             call.session("s-2");
             call.checkpoint(json!(call.attempt_number()));
@@ -70,6 +82,11 @@ pub(super) fn good(call: &Call<'_>) -> Result<WorkResult, ExecuteError> {
             Some(_) => Err(ExecuteError::retry("woken")),
             None => Ok(WorkResult::text("awake")),
         },
+        // Until it is told to stop, without a word.
+        "brood" => {
+            call.cancel_token().wait_timeout(Duration::MAX);
+            Err(ExecuteError::retry("stopped in time"))
+        }
         // Until it is told to stop.
         "wait" => {
             call.message(Message::assistant("waiting"));
@@ -126,8 +143,29 @@ impl Hand {
         self.next_query()
     }
 
+    /// Whether it was told something, which must be of this type.
+    fn has_heard(&mut self, message_type: &str) -> bool {
+        let now = Timespec::default();
+        let is_there = poll(&mut [PollFd::new(&self.stream, PollFlags::IN)], Some(&now)).unwrap() > 0;
+        is_there && !self.hear(message_type).is_null()
+    }
+
     fn next_query(&mut self) -> String {
         self.hear("query")["requestId"].as_str().unwrap().to_owned()
+    }
+
+    /// Waits until something is said to it, which it does not read.
+    fn is_asked(&self) {
+        let mut asked = [PollFd::new(&self.stream, PollFlags::IN)];
+        poll(&mut asked, None).unwrap();
+    }
+
+    fn message(&mut self, id: &str, text: &str) {
+        self.tell(&json!({ "type": "message", "requestId": id, "content": { "type": "text", "text": text } }));
+    }
+
+    fn is_well(&mut self) {
+        self.tell(&json!({ "type": "health_ok", "uptime": 3, "queriesProcessed": 1 }));
     }
 
     fn complete(&mut self, id: &str) {
@@ -159,6 +197,12 @@ fn by_hand(role: &str) {
             eprintln!("there is no model");
             exit(3);
         }
+        "connects when it may" => {
+            let path = std::env::var_os(MAY_CONNECT).map(std::path::PathBuf::from).unwrap();
+            while !path.exists() {
+                std::thread::park_timeout(Duration::from_millis(5));
+            }
+        }
         _ => {}
     }
     let mut hand = Hand::connect();
@@ -185,7 +229,7 @@ fn by_hand(role: &str) {
         }
         "hangs up in the middle" => {
             let id = hand.query();
-            hand.tell(&json!({ "type": "message", "requestId": id, "content": { "type": "text", "text": "whole" } }));
+            hand.message(&id, "whole");
             hand.say(&format!("{{\"type\":\"message\",\"requestId\":\"{id}\",\"content\":{{\"type\":\"te"));
             drop(hand);
             for_ever();
@@ -225,6 +269,38 @@ fn by_hand(role: &str) {
             hand.complete(&id);
             hand.hear_out();
         }
+        "too long an answer" => {
+            let id = hand.query();
+            // Such as any JSON may be, and nothing like its own beginning.
+            let result = format!("{{\"type\":\"message\",\"text\":\"{}\"}}", "x".repeat(ipc::MESSAGE_LIMIT_BYTES));
+            hand.say(&format!("{{\"result\":{result},\"requestId\":\"{id}\",\"type\":\"complete\"}}\n"));
+            hand.hear_out();
+        }
+        "too long a message" => {
+            let id = hand.query();
+            let content = format!("{{\"type\":\"complete\",\"text\":\"{}\"}}", "x".repeat(ipc::MESSAGE_LIMIT_BYTES));
+            hand.say(&format!("{{\"type\":\"message\",\"requestId\":\"{id}\",\"content\":{content}}}\n"));
+            hand.complete(&id);
+            hand.hear_out();
+        }
+        "floods while it works" => {
+            let id = hand.query();
+            loop {
+                hand.message(&id, "and so on");
+            }
+        }
+        "chatters while it works" => {
+            hand.query();
+            loop {
+                hand.say("{\"type\":\"tomorrow\"}\n\n");
+            }
+        }
+        "never ends its line" => {
+            hand.query();
+            loop {
+                hand.say("{\"type\":\"complete\",");
+            }
+        }
         "floods when idle" => {
             let id = hand.query();
             hand.complete(&id);
@@ -254,13 +330,13 @@ fn by_hand(role: &str) {
         }
         "ignores cancel" => {
             let id = hand.query();
-            hand.tell(&json!({ "type": "message", "requestId": id, "content": { "type": "text", "text": "at work" } }));
+            hand.message(&id, "at work");
             hand.hear("cancel");
             for_ever();
         }
         "stops and does not say whether it can go on" => {
             let id = hand.query();
-            hand.tell(&json!({ "type": "message", "requestId": id, "content": { "type": "text", "text": "at work" } }));
+            hand.message(&id, "at work");
             hand.hear("cancel");
             hand.tell(&json!({ "type": "error", "requestId": id, "error": "stopped" }));
             hand.hear("shutdown");
@@ -268,9 +344,7 @@ fn by_hand(role: &str) {
         }
         "says late what it was asked before" => {
             let first = hand.query();
-            hand.tell(
-                &json!({ "type": "message", "requestId": first, "content": { "type": "text", "text": "at work" } }),
-            );
+            hand.message(&first, "at work");
             hand.hear("cancel");
             hand.tell(&json!({ "type": "error", "requestId": first, "error": "stopped" }));
             let second = hand.query();
@@ -298,17 +372,74 @@ fn by_hand(role: &str) {
             hand.tell(&json!({ "type": "health_ok", "uptime": 4.5, "queriesProcessed": 1 }));
             hand.hear_out();
         }
+        "is well at length" => {
+            hand.tell(&json!({ "type": "ready" }));
+            let length = "x".repeat(100_000);
+            while let Some(Ok(line)) = hand.lines.next() {
+                let heard: Value = serde_json::from_str(&line).unwrap();
+                match heard["type"].as_str().unwrap() {
+                    "query" => hand.complete(heard["requestId"].as_str().unwrap()),
+                    "health_check" => hand
+                        .tell(&json!({ "type": "health_ok", "uptime": 3, "queriesProcessed": 1, "at length": length })),
+                    _ => break,
+                }
+            }
+        }
+        "talks until it is asked whether it is well" => {
+            let id = hand.query();
+            loop {
+                hand.message(&id, "and so on");
+                std::thread::park_timeout(Duration::from_millis(5));
+                if hand.has_heard("health_check") {
+                    break;
+                }
+            }
+            hand.is_well();
+            hand.complete(&id);
+            hand.hear_out();
+        }
+        "only speaks of what it was asked before" => {
+            let first = hand.query();
+            hand.complete(&first);
+            hand.next_query();
+            loop {
+                hand.message(&first, "and so on");
+                std::thread::park_timeout(Duration::from_millis(5));
+            }
+        }
         "refuses" => {
             let id = hand.query();
             hand.tell(&json!({ "type": "error", "requestId": id, "error": "not in the mood", "then": "give_up" }));
             hand.hear_out();
         }
-        "answers only" => {
+        "answers only" | "connects when it may" => {
             let mut id = hand.query();
             loop {
                 hand.complete(&id);
                 id = hand.next_query();
             }
+        }
+        "ends badly with its second query" => {
+            let id = hand.query();
+            hand.complete(&id);
+            hand.next_query();
+            exit(9);
+        }
+        "ends in order with its second query" => {
+            let id = hand.query();
+            hand.complete(&id);
+            hand.next_query();
+        }
+        "ends in order before its second query" => {
+            let id = hand.query();
+            hand.complete(&id);
+            hand.is_asked();
+        }
+        "ends badly before its second query" => {
+            let id = hand.query();
+            hand.complete(&id);
+            hand.is_asked();
+            exit(9);
         }
         "dies of its second query after a while" => {
             let id = hand.query();

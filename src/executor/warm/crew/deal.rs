@@ -21,6 +21,14 @@ impl<Memory> State<Memory> {
         key.session.is_some() && self.waiters.iter().any(|waiter| waiter.key == *key && self.is_promised(waiter.ticket))
     }
 
+    /// Whether the keeper is just looking at a process that somebody who waits may get.
+    fn is_looked_at(&self, waiter: &Waiter<Memory>) -> bool {
+        let wanted = ProcessKey { session: None, ..waiter.key.clone() };
+        let takes_any = waiter.key.session.is_none() || waiter.key.session == waiter.resumed;
+        let is_looked_at = |member: &Member<Memory>| matches!(member.hands, Hands::Keeper) && member.key == wanted;
+        takes_any && self.members.values().any(is_looked_at)
+    }
+
     /// Whether somebody waits for a place, and not for a process that is there or will be, and was not promised one.
     pub(super) fn needs_place(&self, waiter: &Waiter<Memory>) -> bool {
         waiter.grant.is_none() && !self.is_promised(waiter.ticket) && !self.has_session(&waiter.key)
@@ -72,6 +80,8 @@ impl<Memory> State<Memory> {
                 Some(_) => continue,
                 // It is about to be started by whoever came before.
                 None if self.is_session_promised(&key) => continue,
+                // It is brought back in a moment, or goes, and then it is dealt again.
+                None if self.is_looked_at(&self.waiters[place]) => continue,
                 None if self.members.len() < max_workers => {
                     self.grant_place(place);
                     continue;

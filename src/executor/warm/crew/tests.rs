@@ -104,7 +104,12 @@ fn key(session: &str) -> ProcessKey {
 
 /// A crew of two that are idle and were started without a key.
 fn two_idle() -> Arc<Crew<Mute>> {
-    let crew = unkept(2);
+    two_idle_of(2)
+}
+
+/// The same, of which there may be more.
+fn two_idle_of(max_workers: usize) -> Arc<Crew<Mute>> {
+    let crew = unkept(max_workers);
     let those = [wait(&crew), wait(&crew)].map(|ticket| process(&crew, ticket));
     those.into_iter().for_each(|process| crew.give_back(process, Fate::Idle));
     crew
@@ -186,6 +191,20 @@ fn who_waits_for_the_place_of_a_session_gets_it_also_if_the_one_before_goes() {
     let (first, second) = (wait_for(&crew, &ada), wait_for(&crew, &ada));
     crew.leave_line(first);
     crew.free(1);
+    assert!(matches!(crew.take_grant(second), Some(Grant::Place(3))));
+}
+
+#[test]
+fn who_comes_while_the_keeper_looks_at_an_idle_process_gets_that_or_a_place_if_it_goes() {
+    let crew = two_idle_of(3);
+    let looked_at = [1, 2].map(|number| crew.borrow_idle(number).unwrap());
+    let (first, second) = (wait(&crew), wait(&crew));
+    assert!(crew.take_grant(first).is_none() && crew.take_grant(second).is_none(), "none is started for them");
+    let [one, two] = looked_at;
+    crew.give_back(one, Fate::Idle);
+    assert!(matches!(crew.take_grant(first), Some(Grant::Process(process)) if process.number == 1));
+    assert!(crew.take_grant(second).is_none());
+    crew.give_back(two, Fate::Dead);
     assert!(matches!(crew.take_grant(second), Some(Grant::Place(3))));
 }
 
