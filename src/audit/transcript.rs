@@ -118,7 +118,8 @@ impl Writer<'_> {
             writeln!(self.out, "  ended     {}", at.format("%F %T%.3f UTC"))?;
         }
         if let Some(at) = unit.purged_at {
-            writeln!(self.out, "  purged    {}: what it was given and what was said is gone", at.format("%F %T UTC"))?;
+            let gone = if unit.failure.is_some() { ", what was said and why it failed" } else { " and what was said" };
+            writeln!(self.out, "  purged    {}: what it was given{gone} is gone", at.format("%F %T UTC"))?;
         }
         if !unit.payload.is_null() {
             self.folded("payload", &unit.payload.to_string())?;

@@ -14,7 +14,7 @@ use super::homes;
 use super::line::Tie;
 use super::observe::Event;
 use super::open_unit::{OpenUnit, Said};
-use crate::attempt::{AttemptReport, Process, Progress};
+use crate::attempt::{AttemptReport, Failure, Process, Progress};
 use crate::chain::Hash;
 use crate::conversation::{Message, Part, Truncation};
 use crate::error::RepositoryError;
@@ -99,6 +99,14 @@ pub(super) struct Captured {
     pub(super) session_id: Option<String>,
     pub(super) charges: Vec<Charge>,
     pub(super) messages_lost: u32,
+}
+
+impl Captured {
+    /// What of it is worth keeping of an attempt that is given back, with what its executor said of why.
+    pub(super) fn progress(&self, failure: Option<Failure>) -> Progress {
+        let Captured { session_id, charges, .. } = self;
+        Progress { session_id: session_id.clone(), charges: charges.clone(), failure, ..Progress::default() }
+    }
 }
 
 impl Execution {

@@ -74,6 +74,9 @@ impl Store {
         if progress.process.is_some() {
             record.attempt.process.clone_from(&progress.process);
         }
+        if progress.failure.is_some() {
+            record.attempt.failure.clone_from(&progress.failure);
+        }
         record.charge(&progress.charges);
         Ok(())
     }
@@ -214,7 +217,7 @@ impl Store {
         record.attempt.ended_at = Some(now.wall);
         record.attempt.outcome = Some(closing.outcome);
         record.attempt.is_counted = closing.is_counted;
-        record.attempt.failure.clone_from(&closing.failure);
+        closing.explain(&mut record.attempt);
         record.attempt.message_count = Some(count);
         record.attempt.head = Some(head);
         Step { seal: Some((count, head)), digest: Some(record.digest()), ..step }
