@@ -26,7 +26,7 @@ pub use self::result::{AttemptResult, ResultHashes};
 use crate::chain::{Hash, HashBuilder};
 use crate::conversation::to_json;
 use crate::lease::OwnerId;
-use crate::money::Charge;
+use crate::money::{Charge, Cost};
 pub use crate::process::Process;
 use crate::unit::{UnitKey, names};
 use crate::worker::WorkerId;
@@ -497,6 +497,14 @@ impl Attempt {
     /// How long the execution took.
     pub fn execution_time(&self) -> Option<Duration> {
         execution_time(self.started_at, self.ended_at)
+    }
+
+    /// What it cost, by its bill. An execution that left none has cost nobody knows what, not nothing.
+    pub fn cost(&self, charges: &[Charge]) -> Cost {
+        match (charges.is_empty(), self.started_at) {
+            (true, Some(_)) => Cost::UNKNOWN,
+            _ => charges.iter().map(Charge::cost).sum(),
+        }
     }
 
     /// Every field of the record but the conversation's. What happened, for people, goes in as its hash: it may quote anything.

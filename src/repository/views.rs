@@ -153,9 +153,9 @@ impl UnitSummary {
         self.attempts.iter().flat_map(|attempt| &attempt.charges)
     }
 
-    /// What all its attempts cost.
+    /// What all its attempts cost, those that left no bill included: of them nobody knows.
     pub fn cost(&self) -> Cost {
-        self.charges().map(Charge::cost).sum()
+        self.attempts.iter().map(|summary| summary.attempt.cost(&summary.charges)).sum()
     }
 
     /// What all its attempts used.

@@ -13,7 +13,7 @@ use super::{Report, ReportError, Written};
 use crate::attempt::{AttemptResult, Outcome, Provenance};
 use crate::audit::verify::sequence::{Damage, Sequence, explain};
 use crate::conversation::{Message, Part, Raw, StoredMessage};
-use crate::money::Charge;
+use crate::money::{Charge, Cost};
 use crate::repository::{
     Archive, AttemptSummary, JournalEntry, RepositoryError, StoredInputs, UnitFilter, UnitSummary,
 };
@@ -81,7 +81,7 @@ struct Row {
     attempts: usize,
     /// How long all its attempts were executed.
     executed_ms: Option<u64>,
-    /// What is known of its cost; `None` if it was charged for nothing.
+    /// What is known of its cost; `None` if it used nothing.
     nanos: Option<i64>,
     unpriced: u64,
     tokens: u64,
@@ -118,7 +118,7 @@ impl Row {
             models,
             attempts: unit.attempts.len(),
             executed_ms: executed.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
-            nanos: unit.charges().next().is_some().then_some(cost.amount.nanos()),
+            nanos: (cost != Cost::default() || unit.charges().next().is_some()).then_some(cost.amount.nanos()),
             unpriced: cost.unpriced,
             tokens: unit.tokens().total(),
             created_ms: unit.created_at.timestamp_millis(),

@@ -5,8 +5,10 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::json;
-use workcrew::Archive;
+use workcrew::audit::cost::{CostBy, cost};
 use workcrew::audit::questions::all_jobs;
+use workcrew::repository::UnitFilter;
+use workcrew::{Archive, Cost, Job};
 
 use crate::database::Database;
 use crate::print::{self, Table, number};
@@ -29,7 +31,8 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
             .right(&[1, 2, 3, 4, 5, 6, 7])
             .limit(0, 40);
     for job in all_jobs(&archive)? {
-        let (counts, cost) = (archive.counts(job.id)?, archive.costs(Some(job.id))?.total());
+        let counts = archive.counts(job.id)?;
+        let cost = spent(&archive, &job)?;
         if options.json {
             let budget = job.budget;
             let line = json!({
@@ -49,4 +52,9 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
         table.write(out)?;
     }
     Ok(code::DONE)
+}
+
+/// What a job has cost so far, attempts without a bill included.
+pub fn spent(archive: &dyn Archive, job: &Job) -> Result<Cost, Trouble> {
+    Ok(cost(archive, &UnitFilter::job(job.id), CostBy::Job)?.total.cost)
 }

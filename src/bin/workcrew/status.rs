@@ -13,6 +13,7 @@ use workcrew::repository::sqlite::SqliteArchive;
 use workcrew::{Archive, Job, Owner};
 
 use crate::database::{Database, OfJob};
+use crate::jobs::spent;
 use crate::print::{self, Table, number};
 use crate::time::{short, stamp};
 use crate::trouble::{Trouble, code};
@@ -59,8 +60,8 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
 fn write(archive: &SqliteArchive, job: &Job, out: &mut dyn Write) -> Result<(), Trouble> {
     let counts = archive.counts(job.id)?;
     let running = active(archive, Some(job.id))?;
-    let cost = archive.costs(Some(job.id))?.total();
-    writeln!(out, "job {}: {}, {}", line(&job.name), print::count(counts.total(), "unit"), print::cost(cost))?;
+    let cost = spent(archive, job)?;
+    writeln!(out, "job {}: {}, {}", line(&job.name), print::count(counts.total(), "unit"), print::spent(cost))?;
     let words = [
         ("completed", counts.completed),
         ("failed", counts.failed),
@@ -107,7 +108,7 @@ fn write_json(archive: &SqliteArchive, job: &Job, out: &mut dyn Write) -> Result
     let status = json!({
         "job": job.name,
         "counts": archive.counts(job.id)?,
-        "cost": archive.costs(Some(job.id))?.total(),
+        "cost": spent(archive, job)?,
         "running": active(archive, Some(job.id))?,
         "owners": archive.owners()?.into_iter().filter(|owner| owner.ended_at.is_none()).collect::<Vec<_>>(),
     });

@@ -74,7 +74,8 @@ fn a_summary_is_a_unit_with_its_attempts_and_their_bills(scene: &Scene<'_>) {
         let summaries = all_pages(|after| scene.repository.summaries(&filter, after, 2));
         assert_eq!(summaries.len(), units.len());
         for (summary, unit) in summaries.into_iter().zip(units) {
-            assert_eq!((summary.cost(), summary.tokens()), (unit.cost, unit.tokens));
+            let charged = summary.charges().map(Charge::cost).sum();
+            assert_eq!((unit.cost, unit.tokens), (charged, summary.tokens()));
             assert_eq!(summary.last_attempt().map(|last| &last.worker_id), unit.worker_id.as_ref());
             let attempts = scene.repository.attempts(unit.key).expect("they can be read");
             let bill = |attempt: Attempt| {

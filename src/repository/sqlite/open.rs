@@ -463,7 +463,7 @@ pub(super) fn writing_connection(
         connection.pragma_update(None, "foreign_keys", true)?;
         connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
         connection.pragma_update(None, "cache_size", -WRITER_CACHE_KIB)?;
-        leave_no_traces(&connection)?;
+        super::purge::leave_no_traces(&connection)?;
         Ok(connection)
     };
     let connection = open().map_err(|error| OpenError::sqlite(path, error))?;
@@ -558,14 +558,8 @@ pub(super) fn prepare(connection: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Whatever is removed is written over. Little is: what was purged, and what was said so far, saved for the next attempt or due.
-pub(super) fn leave_no_traces(connection: &Connection) -> rusqlite::Result<()> {
-    connection.pragma_update_and_check(None, "secure_delete", true, |_| Ok(()))
-}
-
 fn check_schema(path: &Path, connection: &Connection) -> std::result::Result<(), OpenError> {
-    let is_ours = migrate::is_schema_ours(connection).map_err(|error| OpenError::sqlite(path, error))?;
-    if is_ours {
+    if migrate::is_schema_ours(connection).map_err(|error| OpenError::sqlite(path, error))? {
         return Ok(());
     }
     let reason = format!("its tables are not those of schema version {}", migrate::current_version());

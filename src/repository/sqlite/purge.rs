@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rusqlite::params;
+use rusqlite::{Connection, params};
 
 use super::book::{Answer, Book};
 use super::open::Place;
@@ -80,6 +80,11 @@ impl Book<'_> {
         upsert.execute(params![attempt.key.unit.0, attempt.key.number, hashes])?;
         Ok(())
     }
+}
+
+/// Whatever is removed is written over. Little is: what was purged, and what was said so far, saved for the next attempt or due.
+pub(super) fn leave_no_traces(connection: &Connection) -> rusqlite::Result<()> {
+    connection.pragma_update_and_check(None, "secure_delete", true, |_| Ok(()))
 }
 
 /// How long whoever reads is waited for, so that the log can be emptied; nobody can write meanwhile.

@@ -9,6 +9,7 @@ mod hostile;
 mod input;
 mod interrupted;
 mod outputs;
+mod prices;
 mod purged;
 mod screen;
 mod stream;
