@@ -38,6 +38,7 @@ mod search;
 mod show;
 mod slow;
 mod status;
+mod terminal;
 mod time;
 mod trouble;
 mod verify;
