@@ -267,3 +267,15 @@ fn nothing_else_is_written_where_the_database_is_and_nothing_emptied_for_a_unit_
     scene.run("export haiku-001 -o kept.jsonl").well();
     assert!(scene.read("kept.jsonl").contains("haiku-001"));
 }
+
+#[test]
+fn a_search_index_whose_damage_shows_only_when_it_is_asked_is_made_anew_by_the_same_command() {
+    let scene = scene();
+    scene.run("run units.jsonl -q").well();
+    scene.run("search p").well().says("a COMPLETED");
+    let index = rusqlite::Connection::open(scene.path("batch.db.search")).unwrap();
+    assert!(index.execute("UPDATE words_data SET block = x'ffffffffffff' WHERE id > 10", []).unwrap() > 0);
+    drop(index);
+    scene.run("search p").well().says("a COMPLETED").tells("made anew");
+    assert_eq!(scene.run("search p").well().says("a COMPLETED").err, "");
+}
