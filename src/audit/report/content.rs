@@ -5,6 +5,7 @@
 
 use std::io::Write;
 
+use chrono::{DateTime, Utc};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -51,6 +52,7 @@ const ORDER: [&[UnitStatus]; 3] = [
 pub(super) struct Contents<'a, 'o> {
     archive: &'a dyn Archive,
     wanted: &'a Report,
+    now: DateTime<Utc>,
     out: &'a mut Counted<'o>,
     written: Written,
     /// Rows that wait until their block of contents is closed.
@@ -98,7 +100,7 @@ struct Row {
 }
 
 impl Row {
-    fn of(unit: &UnitSummary) -> Row {
+    fn of(unit: &UnitSummary, now: DateTime<Utc>) -> Row {
         let mut models: Vec<String> = unit.charges().map(|charge| charge.model.clone()).collect();
         let kinds = unit.attempts.iter().filter_map(|attempt| attempt.attempt.failure.as_ref()).chain(&unit.failure);
         let mut failure_kinds: Vec<String> = kinds.map(|failure| failure.kind.as_str().to_owned()).collect();
@@ -106,8 +108,7 @@ impl Row {
             names.sort_unstable();
             names.dedup();
         }
-        let times = unit.attempts.iter().filter_map(|attempt| attempt.attempt.execution_time());
-        let executed = times.reduce(|sum, time| sum.saturating_add(time));
+        let executed = unit.duration(now);
         let cost = unit.cost();
         Row {
             key: unit.key.0,
@@ -230,10 +231,16 @@ struct StepTold {
 }
 
 impl<'a, 'o> Contents<'a, 'o> {
-    pub(super) fn new(archive: &'a dyn Archive, wanted: &'a Report, out: &'a mut Counted<'o>) -> Contents<'a, 'o> {
+    pub(super) fn new(
+        archive: &'a dyn Archive,
+        wanted: &'a Report,
+        now: DateTime<Utc>,
+        out: &'a mut Counted<'o>,
+    ) -> Contents<'a, 'o> {
         Contents {
             archive,
             wanted,
+            now,
             out,
             written: Written::default(),
             rows: Vec::new(),
@@ -269,7 +276,7 @@ impl<'a, 'o> Contents<'a, 'o> {
     }
 
     fn unit(&mut self, unit: &UnitSummary) -> Result<(), ReportError> {
-        let mut row = Row::of(unit);
+        let mut row = Row::of(unit, self.now);
         let left_out_before = self.written.messages_left_out;
         if self.is_full || self.spent_bytes >= self.wanted.limit_bytes {
             self.is_full = true;

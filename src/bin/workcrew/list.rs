@@ -49,7 +49,7 @@ pub enum By {
     Id,
     /// When they ended, latest first
     Ended,
-    /// How long they took, longest first
+    /// How long they took, all their attempts together, longest first
     Duration,
     /// What they cost, dearest first
     Cost,
