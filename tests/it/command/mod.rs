@@ -4,6 +4,7 @@ mod canary;
 mod databases;
 mod executors;
 mod golden;
+mod held;
 mod help;
 mod hostile;
 mod input;
