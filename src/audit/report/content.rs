@@ -101,9 +101,9 @@ struct Row {
 
 impl Row {
     fn of(unit: &UnitSummary, now: DateTime<Utc>) -> Row {
-        let mut models: Vec<String> = unit.charges().map(|charge| charge.model.clone()).collect();
+        let mut models: Vec<String> = unit.charges().map(|charge| beginning(&charge.model)).collect();
         let kinds = unit.attempts.iter().filter_map(|attempt| attempt.attempt.failure.as_ref()).chain(&unit.failure);
-        let mut failure_kinds: Vec<String> = kinds.map(|failure| failure.kind.as_str().to_owned()).collect();
+        let mut failure_kinds: Vec<String> = kinds.map(|failure| beginning(failure.kind.as_str())).collect();
         for names in [&mut models, &mut failure_kinds] {
             names.sort_unstable();
             names.dedup();
@@ -158,7 +158,7 @@ struct AttemptTold<'a> {
     session: Option<&'a str>,
     pid: Option<i64>,
     provenance: Option<&'a Provenance>,
-    charges: Vec<ChargeTold<'a>>,
+    charges: Vec<ChargeTold>,
     messages_lost: u32,
     #[serde(flatten)]
     result: Option<ResultTold>,
@@ -169,17 +169,17 @@ struct AttemptTold<'a> {
 }
 
 #[derive(Debug, Serialize)]
-struct ChargeTold<'a> {
-    model: &'a str,
+struct ChargeTold {
+    model: String,
     tokens: crate::money::Tokens,
     nanos: Option<i64>,
     is_estimated: bool,
 }
 
-impl<'a> ChargeTold<'a> {
-    fn of(charge: &'a Charge) -> ChargeTold<'a> {
+impl ChargeTold {
+    fn of(charge: &Charge) -> ChargeTold {
         let nanos = charge.amount.map(|amount| amount.nanos());
-        ChargeTold { model: &charge.model, tokens: charge.tokens, nanos, is_estimated: charge.is_estimated }
+        ChargeTold { model: beginning(&charge.model), tokens: charge.tokens, nanos, is_estimated: charge.is_estimated }
     }
 }
 

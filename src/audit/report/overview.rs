@@ -6,6 +6,7 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 
 use super::Report;
+use super::embed::beginning;
 use super::spread::{Spread, SpreadTold};
 use super::timeline::{Timeline, TimelineTold};
 use crate::attempt::Outcome;
@@ -80,10 +81,11 @@ impl<T> Default for Named<T> {
 
 impl<T: Default + Clone> Named<T> {
     fn of(&mut self, name: &str) -> &mut T {
-        if self.by_name.len() >= NAME_LIMIT && !self.by_name.contains_key(name) {
+        let name = beginning(name);
+        if self.by_name.len() >= NAME_LIMIT && !self.by_name.contains_key(&name) {
             return self.others.get_or_insert_default();
         }
-        self.by_name.entry(name.to_owned()).or_default()
+        self.by_name.entry(name).or_default()
     }
 
     /// Each with its name; those without one have none.

@@ -152,6 +152,9 @@ pub fn write(meant: &Meant, by: By, is_reversed: bool, out: &mut dyn Write) -> R
         table.row(row(unit, now));
     }
     table.write(out)?;
+    if listed.units.is_empty() {
+        writeln!(out, "no units")?;
+    }
     if listed.has_more {
         let next = json!(meant.offset + listed.units.len());
         writeln!(out, "and more: --offset {next}")?;

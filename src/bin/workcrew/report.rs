@@ -10,7 +10,7 @@ use workcrew::audit::visible::line;
 
 use crate::database::{Database, OfJob};
 use crate::export::write_file;
-use crate::print::{count, number};
+use crate::print::count;
 use crate::terminal::shown;
 use crate::trouble::{Trouble, code, told};
 
@@ -56,12 +56,12 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
 
 fn left_out(written: &Written) -> String {
     let parts = [
-        (written.units - written.rows, "units not in the table"),
-        (written.units_without_contents, "units without all their contents"),
-        (written.texts_cut, "texts cut short"),
-        (written.unreadable, "records that cannot be read"),
+        (written.units - written.rows, "unit", "not in the table"),
+        (written.units_without_contents, "unit", "not with all contents"),
+        (written.texts_cut, "text", "cut short"),
+        (written.unreadable, "record", "not readable"),
     ];
-    let told = parts.iter().filter(|(of, _)| *of > 0).map(|(of, what)| format!("{} {what}", number(*of)));
+    let told = parts.iter().filter(|(of, ..)| *of > 0).map(|(of, what, how)| format!("{} {how}", count(*of, what)));
     told.collect::<Vec<_>>().join(", ")
 }
 
