@@ -152,7 +152,7 @@ pub fn write(meant: &Meant, by: By, is_reversed: bool, out: &mut dyn Write) -> R
         table.row(row(unit, now));
     }
     table.write(out)?;
-    if listed.units.is_empty() {
+    if listed.units.is_empty() && !listed.has_more {
         writeln!(out, "no units")?;
     }
     if listed.has_more {

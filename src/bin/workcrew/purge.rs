@@ -15,6 +15,11 @@ use crate::time;
 use crate::trouble::{Trouble, code};
 
 #[derive(Args)]
+#[command(
+    after_help = "What goes are payloads, prompts, messages, results, checkpoints and what failures say: from the database, its \
+log and the search index. What stays are names, types, templates, options, models, paths of files, costs, kinds of failure, the journal \
+with the reasons that people gave, and hashes of all that went. Backups, exports, reports and copies that a file system or a disk keeps are not reached."
+)]
 pub struct Options {
     #[command(flatten)]
     database: Database,
@@ -46,8 +51,12 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
             break purged;
         }
     };
-    let (units, messages) = (print::count(units, "unit"), print::count(messages, "message"));
-    writeln!(out, "the contents of {units} and {messages} are gone; costs, hashes and the journal stay")?;
+    if units == 0 {
+        writeln!(out, "nothing that has contents ended so long ago")?;
+    } else {
+        let (units, messages) = (print::count(units, "unit"), print::count(messages, "message"));
+        writeln!(out, "the contents of {units} and {messages} are gone; costs, hashes and the journal stay")?;
+    }
     let compacted = options.compact.then(|| repository.compact()).transpose()?;
     if let Some(compacted) = &compacted {
         let [before, after] = [compacted.before_bytes, compacted.after_bytes].map(print::number);
