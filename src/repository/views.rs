@@ -341,12 +341,15 @@ pub struct ModelCost {
 pub struct Costs {
     /// By model, in the order of their names.
     pub by_model: Vec<ModelCost>,
+    /// How many attempts were executed and left no bill, so that nobody knows what they cost.
+    pub unbilled: u64,
 }
 
 impl Costs {
-    /// All of it.
+    /// All of it; what left no bill is among what is not known.
     pub fn total(&self) -> Cost {
-        self.by_model.iter().map(|model| model.cost).sum()
+        let unbilled = Cost { unpriced: self.unbilled, ..Cost::default() };
+        self.by_model.iter().map(|model| model.cost).sum::<Cost>() + unbilled
     }
 
     /// All tokens.

@@ -5,10 +5,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::json;
-use workcrew::audit::cost::{CostBy, cost};
+use workcrew::Archive;
 use workcrew::audit::questions::all_jobs;
-use workcrew::repository::UnitFilter;
-use workcrew::{Archive, Cost, Job};
 
 use crate::database::Database;
 use crate::print::{self, Table, number};
@@ -32,7 +30,7 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
             .limit(0, 40);
     for job in all_jobs(&archive)? {
         let counts = archive.counts(job.id)?;
-        let cost = spent(&archive, &job)?;
+        let cost = archive.costs(Some(job.id))?.total();
         if options.json {
             let budget = job.budget;
             let line = json!({
@@ -52,9 +50,4 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
         table.write(out)?;
     }
     Ok(code::DONE)
-}
-
-/// What a job has cost so far, attempts without a bill included.
-pub fn spent(archive: &dyn Archive, job: &Job) -> Result<Cost, Trouble> {
-    Ok(cost(archive, &UnitFilter::job(job.id), CostBy::Job)?.total.cost)
 }

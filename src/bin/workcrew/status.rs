@@ -13,7 +13,6 @@ use workcrew::repository::sqlite::SqliteArchive;
 use workcrew::{Archive, Job, Owner};
 
 use crate::database::{Database, OfJob};
-use crate::jobs::spent;
 use crate::print::{self, Table, number};
 use crate::time::{short, stamp};
 use crate::trouble::{Trouble, code};
@@ -60,7 +59,7 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
 fn write(archive: &SqliteArchive, job: &Job, out: &mut dyn Write) -> Result<(), Trouble> {
     let counts = archive.counts(job.id)?;
     let running = active(archive, Some(job.id))?;
-    let cost = spent(archive, job)?;
+    let cost = archive.costs(Some(job.id))?.total();
     writeln!(out, "job {}: {}, {}", line(&job.name), print::count(counts.total(), "unit"), print::spent(cost))?;
     let words = [
         ("completed", counts.completed),
@@ -108,7 +107,7 @@ fn write_json(archive: &SqliteArchive, job: &Job, out: &mut dyn Write) -> Result
     let status = json!({
         "job": job.name,
         "counts": archive.counts(job.id)?,
-        "cost": spent(archive, job)?,
+        "cost": archive.costs(Some(job.id))?.total(),
         "running": active(archive, Some(job.id))?,
         "owners": archive.owners()?.into_iter().filter(|owner| owner.ended_at.is_none()).collect::<Vec<_>>(),
     });
