@@ -100,7 +100,7 @@ CREATE TABLE work_units (
     lease_worker           TEXT,
     lease_until_boot_ms    INTEGER,
     failure_kind           TEXT,                  -- why it is FAILED
-    failure_message        TEXT,
+    failure_message        TEXT,                  -- for people; a purge empties it
     created_at             INTEGER NOT NULL,
     completed_at           INTEGER,
     purged_at              INTEGER,
@@ -160,7 +160,7 @@ CREATE TABLE attempts (
         OR outcome = 'RELEASED'),
     is_counted    INTEGER NOT NULL DEFAULT 0,
     failure_kind  TEXT,
-    failure_message TEXT,
+    failure_message TEXT,             -- for people; a purge empties it
     session_id    TEXT,
     process       BLOB,               -- JSON: pid, start_ticks, boot_id, pid_namespace of its child, and of the reaper that ends it
     provenance    BLOB,               -- JSON: executor, versions, arguments, model
@@ -180,7 +180,7 @@ CREATE TABLE attempt_results (
     result          BLOB,    -- JSON
     output          TEXT,
     late_result     BLOB,    -- JSON: the report that came after the attempt was given up
-    purged          BLOB,    -- JSON: the hashes of these four, in their place
+    purged          BLOB,    -- JSON: the hashes of these four, and of the attempt's failure_message, in their place
     PRIMARY KEY (unit_key, attempt_number),
     FOREIGN KEY (unit_key, attempt_number) REFERENCES attempts (unit_key, number)
 ) STRICT;

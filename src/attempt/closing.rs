@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Ending, Failure, FailureKind, Next, Outcome};
+use super::{Attempt, Ending, Failure, FailureKind, Next, Outcome};
 use crate::unit::{Change, UnitStatus};
 
 /// How often an attempt may be given back without being counted.
@@ -19,6 +19,15 @@ pub(crate) struct Closing {
     pub(crate) delay: Option<Duration>,
     /// Why the attempt ended as it did.
     pub(crate) failure: Option<Failure>,
+}
+
+impl Closing {
+    /// Says why an attempt ended. One that is given back keeps what it said of that itself.
+    pub(crate) fn explain(&self, attempt: &mut Attempt) {
+        if self.failure.is_some() || self.outcome != Outcome::Released {
+            attempt.failure.clone_from(&self.failure);
+        }
+    }
 }
 
 /// The numbers of a unit on which the end of its attempt depends.

@@ -10,6 +10,7 @@
 //! the attempt as a late report; the unit has moved on.
 
 mod closing;
+mod result;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -21,10 +22,11 @@ use serde_json::Value;
 
 pub use self::closing::RELEASE_LIMIT;
 pub(crate) use self::closing::{Closing, Standing};
+pub use self::result::{AttemptResult, ResultHashes};
 use crate::chain::{Hash, HashBuilder};
-use crate::conversation::{Raw, to_json};
+use crate::conversation::to_json;
 use crate::lease::OwnerId;
-use crate::money::{Charge, Money};
+use crate::money::{Charge, Cost, Money};
 pub use crate::process::Process;
 use crate::unit::{UnitKey, names};
 use crate::worker::WorkerId;
@@ -114,7 +116,7 @@ impl fmt::Display for FailureKind {
 pub struct Failure {
     /// What kind of failure it was.
     pub kind: FailureKind,
-    /// What happened, for people.
+    /// What happened, for people; empty after a purge.
     pub message: String,
 }
 
@@ -123,11 +125,24 @@ impl Failure {
     pub fn new(kind: FailureKind, message: impl Into<String>) -> Failure {
         Failure { kind, message: message.into() }
     }
+
+    /// What proves the message once it was purged.
+    pub(crate) fn message_hash(&self) -> Hash {
+        Hash::of(self.message.as_bytes())
+    }
+
+    /// The failure once its message was purged: it may have quoted anything.
+    pub(crate) fn without_message(&self) -> Failure {
+        Failure { kind: self.kind.clone(), message: String::new() }
+    }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.kind, self.message)
+        match &*self.message {
+            "" => self.kind.fmt(f),
+            message => write!(f, "{}: {message}", self.kind),
+        }
     }
 }
 
@@ -235,6 +250,8 @@ pub struct Progress {
     pub process: Option<Process>,
     /// What was used so far, one line per model.
     pub charges: Vec<Charge>,
+    /// What keeps it from going on. It stays with the attempt if that is given back; any other end says for itself why it came.
+    pub failure: Option<Failure>,
 }
 
 impl Progress {
@@ -253,6 +270,12 @@ impl Progress {
     /// So much was used so far.
     pub fn charge(mut self, charge: Charge) -> Progress {
         self.charges.push(charge);
+        self
+    }
+
+    /// It cannot go on, for which this is why.
+    pub fn failure(mut self, failure: Failure) -> Progress {
+        self.failure = Some(failure);
         self
     }
 }
@@ -481,8 +504,16 @@ impl Attempt {
         execution_time(self.started_at, self.ended_at)
     }
 
-    /// Every field of the record but the conversation's.
-    fn hashed(&self) -> HashBuilder {
+    /// What it cost, by its bill. An execution that left none has cost nobody knows what, not nothing.
+    pub fn cost(&self, charges: &[Charge]) -> Cost {
+        match (charges.is_empty(), self.started_at) {
+            (true, Some(_)) => Cost::UNKNOWN,
+            _ => charges.iter().map(Charge::cost).sum(),
+        }
+    }
+
+    /// Every field of the record but the conversation's. What happened, for people, goes in as its hash: it may quote anything.
+    fn hashed(&self, failure_message: Option<&Hash>) -> HashBuilder {
         let process = self.process.as_ref().map(|process| to_json(process).expect("a process is flat"));
         let provenance = self.provenance.as_ref().map(|provenance| to_json(provenance).expect("provenance is flat"));
         let hashed = Hash::builder("attempt")
@@ -495,7 +526,7 @@ impl Attempt {
             .optional_text(self.outcome.map(Outcome::name))
             .number(i64::from(self.is_counted))
             .optional_text(self.failure.as_ref().map(|failure| failure.kind.as_str()))
-            .optional_text(self.failure.as_ref().map(|failure| failure.message.as_str()))
+            .optional_hash(failure_message)
             .optional_text(self.session_id.as_deref())
             .optional(process.as_deref())
             .optional(provenance.as_deref())
@@ -511,79 +542,6 @@ impl Attempt {
 /// From start to end; nothing if the calendar was set back in between.
 pub(crate) fn execution_time(started: Option<DateTime<Utc>>, ended: Option<DateTime<Utc>>) -> Option<Duration> {
     Some((ended? - started?).to_std().unwrap_or_default())
-}
-
-/// What an attempt left behind, apart from its conversation.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct AttemptResult {
-    /// What was really sent, if it was rendered.
-    pub rendered_prompt: Option<String>,
-    /// What came out of it, as JSON.
-    pub result: Option<Raw>,
-    /// The answer as text.
-    pub output: Option<String>,
-    /// What the executor reported after the attempt was given up, as JSON.
-    pub late_result: Option<Raw>,
-    /// Files that it made.
-    pub output_files: Vec<OutputFile>,
-    /// The hashes of the four contents, kept in their place once they were purged.
-    pub purged: Option<ResultHashes>,
-}
-
-/// The hashes of the contents that an attempt left behind.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ResultHashes {
-    /// Of what was really sent.
-    pub rendered_prompt: Option<Hash>,
-    /// Of what came out of it.
-    pub result: Option<Hash>,
-    /// Of the answer.
-    pub output: Option<Hash>,
-    /// Of what was reported too late.
-    pub late_result: Option<Hash>,
-}
-
-impl AttemptResult {
-    /// What stands for contents of which only the hashes are at hand.
-    pub(crate) fn of_hashes(hashes: ResultHashes, output_files: Vec<OutputFile>) -> AttemptResult {
-        AttemptResult { output_files, purged: Some(hashes), ..AttemptResult::default() }
-    }
-
-    /// The hashes of the contents, whether they are still there or not.
-    pub fn hashes(&self) -> ResultHashes {
-        let text = |text: &Option<String>| text.as_deref().map(|text| Hash::of(text.as_bytes()));
-        let json = |json: &Option<Raw>| json.as_ref().map(|json| Hash::of(json.as_bytes()));
-        self.purged.clone().unwrap_or_else(|| ResultHashes {
-            rendered_prompt: text(&self.rendered_prompt),
-            result: json(&self.result),
-            output: text(&self.output),
-            late_result: json(&self.late_result),
-        })
-    }
-
-    /// The hash over the record of the attempt, what it left behind and what it cost, which the journal keeps.
-    ///
-    /// Its conversation is not in it: the journal keeps the last link beside this. It is made of the
-    /// hashes of the contents, so that it can be checked after a purge too.
-    pub fn digest(&self, attempt: &Attempt, charges: &[Charge]) -> Hash {
-        let hashes = self.hashes();
-        let mut digest = attempt
-            .hashed()
-            .optional_hash(hashes.rendered_prompt.as_ref())
-            .optional_hash(hashes.result.as_ref())
-            .optional_hash(hashes.output.as_ref())
-            .optional_hash(hashes.late_result.as_ref());
-        for file in &self.output_files {
-            let size_bytes = i64::try_from(file.size_bytes).unwrap_or(i64::MAX);
-            digest = digest.text("file").text(&file.path).number(size_bytes).hash(&file.hash);
-        }
-        for charge in charges {
-            let charge = to_json(charge).expect("a charge is flat");
-            digest = digest.text("charge").bytes(&charge);
-        }
-        digest.finish()
-    }
 }
 
 #[cfg(test)]

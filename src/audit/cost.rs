@@ -52,7 +52,7 @@ pub struct CostGroup {
     pub attempts: u64,
     /// What they used.
     pub tokens: Tokens,
-    /// What that cost.
+    /// What that cost; those that left no bill are among what is not known.
     pub cost: Cost,
     /// What of it was spent on attempts that came to no good end.
     pub in_vain: Cost,
@@ -66,12 +66,13 @@ impl CostGroup {
     fn add(&mut self, attempt: &Attempt, charges: &[&Charge]) {
         self.attempts += 1;
         self.tokens += charges.iter().fold(Tokens::default(), |sum, charge| sum + charge.tokens);
-        let cost: Cost = charges.iter().map(|charge| charge.cost()).sum();
+        let is_unbilled = charges.is_empty() && attempt.started_at.is_some();
+        let cost = if is_unbilled { Cost::UNKNOWN } else { charges.iter().map(|charge| charge.cost()).sum() };
         self.cost = self.cost + cost;
         if !matches!(attempt.outcome, Some(Outcome::Completed) | None) {
             self.in_vain = self.in_vain + cost;
         }
-        self.unbilled += u64::from(charges.is_empty() && attempt.started_at.is_some());
+        self.unbilled += u64::from(is_unbilled);
         self.estimated += charges.iter().filter(|charge| charge.is_estimated).count() as u64;
     }
 }
@@ -118,6 +119,11 @@ pub fn cost(archive: &dyn Archive, filter: &UnitFilter, by: CostBy) -> Result<Bi
     bill.groups = groups.into_iter().map(|(name, group)| CostGroup { name, ..group }).collect();
     bill.unpriced_models = unpriced.into_iter().collect();
     Ok(bill)
+}
+
+/// What the attempts of a unit have cost, those that left no bill included: of them nobody knows.
+pub(super) fn cost_of(archive: &dyn Archive, attempts: &[Attempt]) -> Result<Cost> {
+    attempts.iter().map(|attempt| Ok(attempt.cost(&archive.charges(attempt.key)?))).sum()
 }
 
 /// In which groups an attempt is, with what part of its bill.

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::list;
 use crate::attempt::Failure;
-use crate::money::{Charge, Cost};
+use crate::money::Cost;
 use crate::repository::{Archive, Result, UnitFilter};
 use crate::unit::{UnitId, UnitStatus};
 
@@ -59,7 +59,7 @@ pub fn failures(archive: &dyn Archive, filter: &UnitFilter) -> Result<Vec<Failur
             let Some(failure) = &attempt.failure else { continue };
             let group = group(&mut groups, failure, attempt.ended_at.unwrap_or(attempt.assigned_at));
             group.attempts += 1;
-            group.cost = group.cost + summary.charges.iter().map(Charge::cost).sum();
+            group.cost = group.cost + attempt.cost(&summary.charges);
             if group.examples.len() < EXAMPLES && !group.examples.contains(&unit.id) {
                 group.examples.push(unit.id.clone());
             }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
+use crate::attempt::Attempt;
 use crate::repository::{Archive, PAGE_LIMIT, Result, UnitFilter, UnitSummary};
 
 /// Which units are wanted, in which order, and how many. The default is the first hundred of all of them, in the order of insertion.
@@ -62,7 +63,7 @@ pub enum Sort {
     Id,
     /// When they ended, latest first.
     Ended,
-    /// How long their last attempts took, longest first.
+    /// How long they took, all their attempts together, longest first.
     Duration,
     /// What all their attempts cost, dearest first.
     Cost,
@@ -81,10 +82,11 @@ pub struct Listed {
 }
 
 impl UnitSummary {
-    /// How long its last attempt took, or has taken by `now` if it is being made.
+    /// How long it was executed, in all its attempts together; one that is being made has taken so long by `now`.
     pub fn duration(&self, now: DateTime<Utc>) -> Option<Duration> {
-        let last = self.last_attempt()?;
-        last.execution_time().or_else(|| (now - last.started_at?).to_std().ok())
+        let so_far = |attempt: &Attempt| attempt.execution_time().or_else(|| (now - attempt.started_at?).to_std().ok());
+        let times = self.attempts.iter().filter_map(|summary| so_far(&summary.attempt));
+        times.reduce(Duration::saturating_add)
     }
 }
 

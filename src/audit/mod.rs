@@ -16,6 +16,7 @@
 
 pub mod cost;
 pub mod doctor;
+pub mod draft;
 pub mod export;
 pub mod failures;
 pub mod forecast;

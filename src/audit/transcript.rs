@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use super::cost::cost_of;
 use super::visible::{line, visible};
 use crate::attempt::Attempt;
 use crate::conversation::{Part, StoredMessage};
@@ -110,15 +111,19 @@ impl Writer<'_> {
         if let Some(failure) = &unit.failure {
             writeln!(self.out, "  failure   {}", line(&failure.to_string()))?;
         }
-        if unit.cost != Cost::default() || unit.tokens.total() > 0 {
-            writeln!(self.out, "  cost      {}, {} tokens", unit.cost, unit.tokens.total())?;
+        let cost = cost_of(self.archive, &self.archive.attempts(unit.key)?)?;
+        if cost != Cost::default() || unit.tokens.total() > 0 {
+            let tokens = unit.tokens.total();
+            let tokens = if tokens > 0 { format!(", {tokens} tokens") } else { String::new() };
+            writeln!(self.out, "  cost      {cost}{tokens}")?;
         }
         writeln!(self.out, "  created   {}", unit.created_at.format("%F %T%.3f UTC"))?;
         if let Some(at) = unit.completed_at {
             writeln!(self.out, "  ended     {}", at.format("%F %T%.3f UTC"))?;
         }
         if let Some(at) = unit.purged_at {
-            writeln!(self.out, "  purged    {}: what it was given and what was said is gone", at.format("%F %T UTC"))?;
+            let gone = if unit.failure.is_some() { ", what was said and why it failed" } else { " and what was said" };
+            writeln!(self.out, "  purged    {}: what it was given{gone} is gone", at.format("%F %T UTC"))?;
         }
         if !unit.payload.is_null() {
             self.folded("payload", &unit.payload.to_string())?;

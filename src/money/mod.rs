@@ -230,7 +230,7 @@ impl Charge {
     pub fn cost(&self) -> Cost {
         match self.amount {
             Some(amount) => Cost { amount, unpriced: 0 },
-            None => Cost { amount: Money::ZERO, unpriced: 1 },
+            None => Cost::UNKNOWN,
         }
     }
 }
@@ -247,14 +247,42 @@ impl Charge {
 /// assert_eq!(unknown.cost().to_string(), "unknown");
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(from = "CostForm", into = "CostForm")]
 pub struct Cost {
     /// The sum of what is known.
     pub amount: Money,
-    /// How many charges have no known amount.
+    /// How many charges, or executions without a bill, have no known amount.
     pub unpriced: u64,
 }
 
+/// A cost as it is written: an amount of which nothing is known is none.
+#[derive(Serialize, Deserialize)]
+struct CostForm {
+    amount: Option<Money>,
+    unpriced: u64,
+}
+
+impl From<CostForm> for Cost {
+    fn from(form: CostForm) -> Cost {
+        Cost { amount: form.amount.unwrap_or_default(), unpriced: form.unpriced }
+    }
+}
+
+impl From<Cost> for CostForm {
+    fn from(cost: Cost) -> CostForm {
+        CostForm { amount: cost.known(), unpriced: cost.unpriced }
+    }
+}
+
 impl Cost {
+    /// Something was used, and nobody knows what it cost.
+    pub const UNKNOWN: Cost = Cost { amount: Money::ZERO, unpriced: 1 };
+
+    /// The sum of what is known; `None` if that is nothing though something was used.
+    pub fn known(&self) -> Option<Money> {
+        (self.is_known() || self.amount != Money::ZERO).then_some(self.amount)
+    }
+
     /// Whether every charge in the sum had an amount.
     pub fn is_known(&self) -> bool {
         self.unpriced == 0
@@ -277,10 +305,10 @@ impl Sum for Cost {
 
 impl fmt::Display for Cost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.amount, self.unpriced) {
-            (amount, 0) => amount.fmt(f),
-            (Money::ZERO, _) => f.pad_integral(true, "", "unknown"),
-            (amount, unpriced) => {
+        match (self.known(), self.unpriced) {
+            (Some(amount), 0) => amount.fmt(f),
+            (None, _) => f.pad_integral(true, "", "unknown"),
+            (Some(amount), unpriced) => {
                 amount.fmt(f)?;
                 write!(f, " and {unpriced} unpriced")
             }

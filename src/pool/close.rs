@@ -73,7 +73,10 @@ pub(super) fn close(
     }
     let closed = match &mut end.how {
         How::Finish(ending) => finish(core, execution, ending, report_of(ending.clone(), &end.result, &captured)),
-        How::Release { after, reason } => give_back(core, execution, *after, reason, &captured),
+        How::Release { after, reason, failure } => {
+            let progress = captured.progress(failure.clone());
+            give_back(core, execution, *after, reason, &progress)
+        }
         How::Lost => Err(Unstored::rejected(RepositoryError::stale(&execution.claim.lease))),
     };
     if closed.is_ok() {
@@ -179,19 +182,17 @@ fn without_charges(report: &mut AttemptReport) {
     report.charges.clear();
 }
 
-/// Gives a unit back, and keeps what the attempt used and which session it had.
+/// Gives a unit back, and keeps what the attempt used, which session it had and what it said of why.
 fn give_back(
     core: &Core,
     execution: &Execution,
     after: Option<Duration>,
     reason: &str,
-    captured: &Captured,
+    progress: &Progress,
 ) -> Result<Closed, Unstored> {
     let lease = &execution.claim.lease;
-    let progress =
-        Progress { session_id: captured.session_id.clone(), charges: captured.charges.clone(), ..Progress::default() };
-    if progress != Progress::default() {
-        match patiently(core, &execution.claim.unit.id, || core.repository().progress(lease, &progress)) {
+    if *progress != Progress::default() {
+        match patiently(core, &execution.claim.unit.id, || core.repository().progress(lease, progress)) {
             Err(error @ RepositoryError::Stale { .. }) => return Err(Unstored::rejected(error)),
             Err(error) => log::warn!("unit {}: what it used was not stored: {error}", lease.unit_id),
             Ok(()) => {}

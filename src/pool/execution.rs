@@ -16,7 +16,7 @@ use super::line::Tie;
 use super::observe::Event;
 use super::open_unit::{OpenUnit, Said};
 use super::supervisor;
-use crate::attempt::{AttemptReport, Process, Progress};
+use crate::attempt::{AttemptReport, Failure, Process, Progress};
 use crate::chain::Hash;
 use crate::conversation::{Message, Part, Truncation};
 use crate::error::RepositoryError;
@@ -108,6 +108,14 @@ pub(super) struct Captured {
     pub(super) session_id: Option<String>,
     pub(super) charges: Vec<Charge>,
     pub(super) messages_lost: u32,
+}
+
+impl Captured {
+    /// What of it is worth keeping of an attempt that is given back, with what its executor said of why.
+    pub(super) fn progress(&self, failure: Option<Failure>) -> Progress {
+        let Captured { session_id, charges, .. } = self;
+        Progress { session_id: session_id.clone(), charges: charges.clone(), failure, ..Progress::default() }
+    }
 }
 
 impl Execution {

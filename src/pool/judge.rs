@@ -39,7 +39,10 @@ pub(super) enum How {
     /// Given back, for a reason that is not the unit's.
     Release {
         after: Option<Duration>,
+        /// For the journal, so without a word of the executor's.
         reason: String,
+        /// What the executor said.
+        failure: Option<Failure>,
     },
     /// The lease is gone, and with it the right to say anything.
     Lost,
@@ -90,7 +93,7 @@ pub(super) fn judge(core: &Core, execution: &Execution, outcome: Result<WorkResu
 }
 
 pub(super) fn release(reason: &str) -> End {
-    End::new(How::Release { after: None, reason: reason.to_owned() })
+    End::new(How::Release { after: None, reason: reason.to_owned(), failure: None })
 }
 
 fn timed_out(core: &Core, execution: &Execution, failure: Option<Failure>, then: Then) -> End {
@@ -108,11 +111,9 @@ fn timed_out(core: &Core, execution: &Execution, failure: Option<Failure>, then:
 fn failed(core: &Core, execution: &Execution, failure: Failure, then: Then) -> End {
     match then {
         Then::Hold { until } => {
-            let reason = failure.to_string();
             let after = until.and_then(|until| (until - core.clock.now().wall).to_std().ok());
-            let mut end = End::new(How::Release { after, reason: reason.clone() });
-            end.hold = Some((until, reason));
-            end
+            let (reason, hold) = (failure.kind.to_string(), Some((until, failure.to_string())));
+            End { hold, ..End::new(How::Release { after, reason, failure: Some(failure) }) }
         }
         Then::Retry | Then::RetryAfter(_) | Then::GiveUp | Then::Replace => {
             let next = next(core, execution, then);

@@ -133,7 +133,7 @@ fn end_of_abandoned(core: &Core, execution: &Execution) -> End {
 /// A unit that got no worker is given back for a while, longer each time.
 fn not_brought_up(core: &Core, execution: &Execution, reason: &str) -> End {
     let pause = core.settings.retry.pause(execution.claim.unit.key, execution.claim.lease.attempt_number);
-    End::new(How::Release { after: Some(pause), reason: reason.to_owned() })
+    End::new(How::Release { after: Some(pause), reason: reason.to_owned(), failure: None })
 }
 
 /// Gives a unit back after a panic of our own.
@@ -163,7 +163,7 @@ fn execute(core: &Core, cell: &WorkerCell, execution: &Execution) -> End {
         Err(failure) => return End::new(How::Finish(Ending::Failed { failure, next: Next::GiveUp })),
     };
     if let Err(still_there) = end_orphans(&execution.claim.earlier_processes, &core.clock.boot_id()) {
-        return End::new(How::Release { after: Some(ORPHAN_PAUSE), reason: still_there.to_string() });
+        return End::new(How::Release { after: Some(ORPHAN_PAUSE), reason: still_there.to_string(), failure: None });
     }
     if let Some(end) = end_at_start(core, execution, rendered.as_deref()) {
         return end;

@@ -407,6 +407,9 @@ pub trait Repository: Archive {
     fn finish(&self, lease: &Lease, report: &AttemptReport) -> Result<Closed>;
 
     /// Gives a unit back as PENDING. It counts as no attempt, a hundred times.
+    ///
+    /// The reason stays in the journal for ever. What an executor says for people may quote a prompt: it belongs into the
+    /// [progress](Repository::progress) of the attempt, where a purge can remove it.
     fn release(&self, lease: &Lease, after: Option<Duration>, reason: &str) -> Result<Closed>;
 
     /// Extends all leases of an owner, and tells which it still holds and which are to be cancelled.
@@ -520,10 +523,13 @@ pub trait Repository: Archive {
     /// Which unit the slot is [for](Slot::unit) means nothing here.
     fn change_worker(&self, owner: OwnerId, job_id: JobId, slot: &Slot, change: WorkerChange) -> Result<Worker>;
 
-    /// Removes the contents of units that ended before a time: payload, prompts, checkpoints, messages, results.
+    /// Removes the contents of units that ended before a time: payload, prompts, checkpoints, messages, results, and what failures say
+    /// for people, which may quote any of it.
     ///
-    /// Hashes, links, costs and the journal stay, which gets a row for each unit. One call takes at most
-    /// [`PURGE_LIMIT`] units; call until it removes nothing.
+    /// Hashes, links, costs, kinds of failure and the journal stay, which gets a row for each unit. One call takes at most
+    /// [`PURGE_LIMIT`] units; call until it removes nothing. What is kept in files is not only let go of but written over there, and
+    /// the last call tells if a trace may be left ([`Purged`]). What others have copied is out of its reach: backups, exports and reports,
+    /// and the blocks that a file system, or a disk, has put aside.
     fn purge(&self, before: DateTime<Utc>, by: &By) -> Result<Purged>;
 
     /// The same for the units that a filter means, such as those of one job. Of a job that there is not it is

@@ -288,9 +288,14 @@ impl Requeued {
 
 /// What a purge removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Purged {
     /// Units whose contents are gone.
     pub units: u64,
     /// Messages whose contents are gone.
     pub messages: u64,
+    /// Whether they may still be in the log of the file, because somebody reads that: call again, later, and it is emptied.
+    pub is_in_log: bool,
+    /// Whether their words are still in the search index, because that cannot be written now; the next search takes them out.
+    pub is_in_index: bool,
 }

@@ -405,17 +405,21 @@ pub(crate) fn is_own_report(
     report: &AttemptReport,
     result: Option<&Raw>,
 ) -> bool {
-    let known = stored.hashes();
+    let known = stored.hashes(attempt);
     let hashes = ResultHashes {
         rendered_prompt: known.rendered_prompt,
         result: result.map(|json| Hash::of(json.as_bytes())),
         output: report.output.as_deref().map(|text| Hash::of(text.as_bytes())),
         late_result: None,
+        failure_message: known.failure_message,
     };
     let would_be = AttemptResult::of_hashes(hashes, report.output_files.clone());
     let digest = would_be.digest(attempt, &charged(charges, &report.charges));
     // A report without a failure may have become one: given back too often.
-    let is_same_failure = report.ending.failure().is_none_or(|failure| attempt.failure.as_ref() == Some(failure));
+    let is_same_failure = report.ending.failure().is_none_or(|failure| {
+        attempt.failure.as_ref().is_some_and(|stored| stored.kind == failure.kind)
+            && known.failure_message == Some(failure.message_hash())
+    });
     known.late_result.is_none()
         && attempt.outcome == Some(report.ending.outcome())
         && is_same_failure

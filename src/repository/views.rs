@@ -154,9 +154,9 @@ impl UnitSummary {
         self.attempts.iter().flat_map(|attempt| &attempt.charges)
     }
 
-    /// What all its attempts cost.
+    /// What all its attempts cost, those that left no bill included: of them nobody knows.
     pub fn cost(&self) -> Cost {
-        self.charges().map(Charge::cost).sum()
+        self.attempts.iter().map(|summary| summary.attempt.cost(&summary.charges)).sum()
     }
 
     /// What all its attempts used.
@@ -408,12 +408,15 @@ pub struct ModelCost {
 pub struct Costs {
     /// By model, in the order of their names.
     pub by_model: Vec<ModelCost>,
+    /// How many attempts were executed and left no bill, so that nobody knows what they cost.
+    pub unbilled: u64,
 }
 
 impl Costs {
-    /// All of it.
+    /// All of it; what left no bill is among what is not known.
     pub fn total(&self) -> Cost {
-        self.by_model.iter().map(|model| model.cost).sum()
+        let unbilled = Cost { unpriced: self.unbilled, ..Cost::default() };
+        self.by_model.iter().map(|model| model.cost).sum::<Cost>() + unbilled
     }
 
     /// All tokens.

@@ -7,14 +7,14 @@ use std::time::Duration;
 use chrono::{TimeDelta, Utc};
 use serde_json::{Value, json};
 use workcrew::attempt::{OutputFile, Provenance};
-use workcrew::audit::export::{Export, ExportError, Format, UnitRecord};
+use workcrew::audit::export::{AmountRecord, Export, ExportError, Format, UnitRecord};
 use workcrew::chain::Hash;
 use workcrew::conversation::{StoredMessage, Truncation};
 use workcrew::repository::sqlite::SqliteArchive;
 use workcrew::repository::{By, Claimant, Slot, Submitted, UnitFilter};
 use workcrew::{
-    Archive, AttemptReport, Beginning, Charge, Failure, FailureKind, JobId, Lease, MemoryRepository, Message, Money,
-    NewJob, NewOwner, NewUnit, Next, OwnerId, Part, Price, Process, Progress, Repository, Role, Simulated,
+    Archive, AttemptReport, Beginning, Charge, Cost, Failure, FailureKind, JobId, Lease, MemoryRepository, Message,
+    Money, NewJob, NewOwner, NewUnit, Next, OwnerId, Part, Price, Process, Progress, Repository, Role, Simulated,
     SqliteRepository, Stop, Tokens, UnitStatus, WorkPool, WorkerId,
 };
 
@@ -109,10 +109,15 @@ fn assert_lossless(archive: &dyn Archive, record: &UnitRecord) {
     assert_eq!((record.created_at, record.completed_at), (unit.created_at, unit.completed_at));
     assert_eq!((record.not_before, record.purged_at), (unit.not_before, unit.purged_at));
     assert_eq!((&record.failure, record.tokens), (&unit.failure, unit.tokens));
-    assert_eq!((record.cost.amount.money(), record.cost.unpriced), (unit.cost.amount, unit.cost.unpriced));
-    assert_eq!(record.cost.amount.dollars.parse(), Ok(unit.cost.amount), "both say the same");
     assert_eq!(record.checkpoint, archive.checkpoint(unit.key).unwrap());
     let attempts = archive.attempts(unit.key).unwrap();
+    let cost: Cost = attempts.iter().map(|attempt| attempt.cost(&archive.charges(attempt.key).unwrap())).sum();
+    assert_eq!(
+        (record.cost.amount.as_ref().map(AmountRecord::money), record.cost.unpriced),
+        (cost.known(), cost.unpriced)
+    );
+    let dollars = record.cost.amount.as_ref().map(|amount| amount.dollars.parse().unwrap());
+    assert_eq!(dollars, cost.known(), "both say the same");
     assert_eq!(record.attempts.len(), attempts.len());
     for (written, attempt) in record.attempts.iter().zip(&attempts) {
         let same = (written.number, &written.worker_id, written.owner, written.fence, written.outcome);
@@ -174,8 +179,9 @@ fn a_line_of_json_has_everything_and_reads_back() {
     let without_raw = written(&Export::new(&scene.repository), Format::Jsonl);
     assert!(lines.contains("\"raw\":") && !without_raw.contains("\"raw\":"));
     let record = UnitRecord::read(lines.lines().next().unwrap()).unwrap();
-    assert_eq!(record.cost.amount.dollars, "1.234567891");
-    assert_eq!((record.cost.amount.nanos, record.cost.unpriced), (1_234_567_891, 2), "what is not known is not 0");
+    let amount = record.cost.amount.unwrap();
+    assert_eq!(amount.dollars, "1.234567891");
+    assert_eq!((amount.nanos, record.cost.unpriced), (1_234_567_891, 2), "what is not known is not 0");
 
     scene.repository.purge(Utc::now() + TimeDelta::days(1), &By::whom("test")).unwrap();
     let purged = written(&export, Format::Jsonl);

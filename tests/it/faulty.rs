@@ -347,7 +347,7 @@ const CASES: &[Case] = &[
         verb: Verb::Purge,
         state: State::Failed,
         call: |world| shown(world.faulty.purge(world.clock.now().wall + TimeDelta::days(1), &By::whom("ada"))),
-        again: Again::Done("Purged { units: 0, messages: 0 }"),
+        again: Again::Done("Purged { units: 0, messages: 0, is_in_log: false, is_in_index: false }"),
     },
     Case {
         verb: Verb::Read,

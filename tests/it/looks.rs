@@ -3,19 +3,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::Utc;
 use serde_json::json;
 use workcrew::audit::cost::{CostBy, cost};
 use workcrew::audit::failures::failures;
 use workcrew::audit::list::{List, Sort, list};
 use workcrew::audit::questions::{FindError, find};
+use workcrew::audit::report::{self, Report};
 use workcrew::audit::transcript::{self, Detail};
-use workcrew::repository::{By, UnitFilter};
+use workcrew::clock::ManualClock;
+use workcrew::repository::{By, ClaimRequest, Claimant, Scope, Slot, UnitFilter};
 use workcrew::{
-    Archive, Call, Charge, ExecuteError, MemoryRepository, Message, Money, NewJob, NewUnit, Part, Repository,
-    RetryPolicy, Role, SqliteRepository, Stop, Tokens, UnitStatus, WorkPool, WorkResult,
+    Archive, AttemptReport, Beginning, Call, Charge, ExecuteError, Failure, FailureKind, MemoryRepository, Message,
+    Money, NewJob, NewUnit, Next, Part, Repository, RetryPolicy, Role, SqliteRepository, Stop, Tokens, UnitStatus,
+    WorkPool, WorkResult, WorkerId,
 };
 
-use crate::support::folder;
+use crate::support::{self, folder};
 
 const SECRET: &str = "\u{1b}]0;pwned\u{7}\u{202e}";
 
@@ -81,7 +85,7 @@ fn units_are_listed_in_every_order_and_by_every_filter() {
         let all = |sort: Sort| ids(&|wanted| wanted.sort = sort).0;
         assert_eq!(all(Sort::Inserted), "waits good second bad local silent unwanted good");
         assert_eq!(all(Sort::Id), "bad good good local second silent unwanted waits");
-        assert_eq!(all(Sort::Cost), "second good bad silent waits local unwanted good", "what nobody knows comes last");
+        assert_eq!(all(Sort::Cost), "second good bad waits local silent unwanted good", "what nobody knows comes last");
         assert_eq!(all(Sort::Attempts), "second good bad local silent waits unwanted good");
         let mut by_end = List::default();
         by_end.sort = Sort::Ended;
@@ -89,7 +93,7 @@ fn units_are_listed_in_every_order_and_by_every_filter() {
         assert!(ends.is_sorted_by(|one, next| one >= next), "{ends:?}");
         assert!(all(Sort::Ended).ends_with("waits good"), "what has not ended comes last");
         let turned = ids(&|wanted| (wanted.sort, wanted.is_reversed) = (Sort::Cost, true)).0;
-        assert_eq!(turned, "silent good bad second waits local unwanted good", "what nobody knows still does");
+        assert_eq!(turned, "good bad second waits local silent unwanted good", "what nobody knows still does");
         let pages = |sort, offset| ids(&move |wanted| (wanted.sort, wanted.offset, wanted.limit) = (sort, offset, 3));
         assert_eq!(pages(Sort::Inserted, 0), ("waits good second".to_owned(), true));
         assert_eq!(pages(Sort::Inserted, 6), ("unwanted good".to_owned(), false));
@@ -107,6 +111,42 @@ fn units_are_listed_in_every_order_and_by_every_filter() {
 }
 
 #[test]
+fn a_unit_took_as_long_as_all_its_attempts_for_whoever_asks() {
+    let clock = ManualClock::new();
+    let repository = MemoryRepository::with_clock(clock.clone());
+    let job = repository.create_job(&NewJob::named("pages")).unwrap().id;
+    let owner = support::owner(&repository, "crew");
+    let execute = |id: &str, spans: &[u64]| {
+        repository.queue_unit(job, &NewUnit::new(id).prompt("Go.")).unwrap();
+        for (number, &seconds) in (1..).zip(spans) {
+            let slots = vec![Slot::new(WorkerId::new("w1").unwrap())];
+            let claimant = Claimant::new(owner, Duration::from_secs(3_600));
+            let claim =
+                repository.claim(&ClaimRequest::new(job, claimant, Scope::Pending, slots)).unwrap().pop().unwrap();
+            repository.start(&claim.lease, &Beginning::default()).unwrap();
+            clock.advance(Duration::from_secs(seconds));
+            let again = Failure::new(FailureKind::EXECUTOR, "again");
+            let report = match number == spans.len() {
+                true => AttemptReport::completed(),
+                false => AttemptReport::failed(again, Next::Retry { after: Duration::ZERO }),
+            };
+            repository.finish(&claim.lease, &report).unwrap();
+        }
+    };
+    execute("once", &[5]);
+    execute("twice", &[4, 2]);
+    let mut wanted = List::default();
+    wanted.sort = Sort::Duration;
+    let listed = list(&repository, &wanted).unwrap().units;
+    let took: Vec<_> = listed.iter().map(|unit| (unit.id.as_str(), unit.duration(Utc::now()))).collect();
+    assert_eq!(took, [("twice", Some(Duration::from_secs(6))), ("once", Some(Duration::from_secs(5)))]);
+    let mut page = Vec::new();
+    report::write(&repository, &Report::new(), &mut page).unwrap();
+    let page = String::from_utf8(page).unwrap();
+    assert!(page.contains("\"executed_ms\":6000") && page.contains("\"executed_ms\":5000"));
+}
+
+#[test]
 fn costs_hold_failed_attempts_and_name_what_nobody_knows() {
     on_both(|archive| {
         let grouped = |by| {
@@ -120,19 +160,19 @@ fn costs_hold_failed_attempts_and_name_what_nobody_knows() {
             (bill.groups.iter().map(group).collect::<Vec<_>>(), bill)
         };
         let (jobs, bill) = grouped(CostBy::Job);
-        assert_eq!(jobs, ["main: 6 $0.012 and 1 unpriced vain $0.006 unbilled 1"]);
+        assert_eq!(jobs, ["main: 6 $0.012 and 2 unpriced vain $0.006 unbilled 1"]);
         assert_eq!(bill.unpriced_models, ["llama"]);
         assert_eq!(bill.total.tokens.total(), 15 * 7);
         let (models, _) = grouped(CostBy::Model);
         let expected = [
-            "(no bill): 1 $0.00 vain $0.00 unbilled 1",
+            "(no bill): 1 unknown vain $0.00 unbilled 1",
             "large: 4 $0.01 vain $0.005 unbilled 0",
             "llama: 1 unknown vain $0.00 unbilled 0",
             "small: 2 $0.002 vain $0.001 unbilled 0",
         ];
         assert_eq!(models, expected);
         let (statuses, _) = grouped(CostBy::Status);
-        let completed = "COMPLETED: 5 $0.01 and 1 unpriced vain $0.004 unbilled 1";
+        let completed = "COMPLETED: 5 $0.01 and 2 unpriced vain $0.004 unbilled 1";
         assert_eq!(statuses, [completed, "FAILED: 1 $0.002 vain $0.002 unbilled 0"]);
         let (days, _) = grouped(CostBy::Day);
         assert!((1..=2).contains(&days.len()), "{days:?}");

@@ -13,8 +13,8 @@ use workcrew::audit::verify;
 use workcrew::repository::sqlite::SqliteArchive;
 use workcrew::repository::{By, ClaimRequest, Claimant, Scope, Slot, UnitFilter};
 use workcrew::{
-    Archive, AttemptReport, Beginning, JobId, Message, NewJob, NewUnit, OwnerId, Repository, RepositoryError,
-    SqliteRepository, WorkerId,
+    Archive, AttemptReport, Beginning, Failure, FailureKind, JobId, Message, NewJob, NewUnit, Next, OwnerId,
+    Repository, RepositoryError, SqliteRepository, WorkerId,
 };
 
 use crate::children::{self, Role};
@@ -54,7 +54,11 @@ impl Kept {
         let long = Message::assistant(said.repeat(9_000));
         self.repository.append(&lease, 0, &[Message::user(said).raw(said), long]).unwrap();
         self.repository.checkpoint_at(&lease, &said.into()).unwrap();
-        self.repository.finish(&lease, &AttemptReport::completed().output(said).result(said)).unwrap();
+        self.repository.checkpoint_at(&lease, &said.repeat(2_000).into()).unwrap();
+        self.repository.partial(&lease, &said.repeat(2_000)).unwrap();
+        let failure = Failure::new(FailureKind::EXECUTOR, said);
+        let report = AttemptReport::failed(failure, Next::GiveUp).output(said).result(said);
+        self.repository.finish(&lease, &report).unwrap();
     }
 }
 
@@ -142,7 +146,7 @@ fn a_process_that_dies_leaves_no_half_copy_under_the_name_and_the_next_one_clean
 }
 
 #[test]
-fn after_a_purge_and_a_compaction_nothing_of_it_is_in_the_file_but_the_proof() {
+fn after_a_purge_nothing_of_it_is_in_the_file_but_the_proof_and_a_compaction_makes_it_small() {
     const SECRET: &str = "the-patient-is-called-Ada-Lovelace";
     let kept = Kept::new();
     let owner = support::owner(&kept.repository, "crew");
@@ -153,7 +157,7 @@ fn after_a_purge_and_a_compaction_nothing_of_it_is_in_the_file_but_the_proof() {
     let later = Utc::now() + TimeDelta::hours(1);
     assert_eq!(kept.repository.purge_where(&UnitFilter::job(other), later, &by).unwrap().units, 0);
     assert_eq!(kept.repository.purge_where(&UnitFilter::job(kept.job), later, &by).unwrap().units, 1);
-    assert!(holds(&kept.path, SECRET), "a purge only lets go of it");
+    assert!(!holds(&kept.path, SECRET), "a purge writes over it");
 
     let refused = kept.repository.compact().unwrap_err();
     assert!(refused.to_string().contains("`crew` (process"), "{refused}");
@@ -170,6 +174,21 @@ fn after_a_purge_and_a_compaction_nothing_of_it_is_in_the_file_but_the_proof() {
     let owner = support::owner(&kept.repository, "next");
     kept.execute(owner, "c", "hello");
     assert!(verify(&kept.repository).unwrap().is_clean());
+}
+
+#[test]
+fn a_purge_says_when_somebody_reads_what_it_removed_and_the_next_one_empties_the_log() {
+    const SECRET: &str = "the-patient-is-called-Ada-Lovelace";
+    let kept = Kept::new();
+    kept.execute(support::owner(&kept.repository, "crew"), "a", SECRET);
+    let reader = Connection::open(&kept.path).unwrap();
+    reader.execute_batch("BEGIN; SELECT count(*) FROM jobs").unwrap();
+    let purge = || kept.repository.purge(Utc::now() + TimeDelta::hours(1), &By::whom("ada")).unwrap();
+    let purged = purge();
+    assert!(purged.units == 1 && purged.is_in_log && holds(&kept.path, SECRET), "{purged:?}");
+    reader.execute_batch("COMMIT").unwrap();
+    assert!(!purge().is_in_log);
+    assert!(!holds(&kept.path, SECRET));
 }
 
 #[test]

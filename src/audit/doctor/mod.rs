@@ -322,6 +322,7 @@ impl Diagnosis {
 }
 
 fn show_health(health: &Health, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    writeln!(f, "\nstorage")?;
     let mut row = |name: &str, value: String| writeln!(f, "  {name:<12} {value}");
     let path = short(&health.path.display().to_string());
     row("file", format!("{path} (mode {:o})", health.mode))?;

@@ -7,7 +7,8 @@ use std::fmt::Display;
 use std::io::Write;
 
 use super::{Export, ExportError};
-use crate::attempt::Attempt;
+use crate::attempt::{Attempt, Failure};
+use crate::audit::cost::cost_of;
 use crate::conversation::{Part, StoredMessage, from_json};
 use crate::job::Job;
 use crate::money::{Charge, Cost, Tokens};
@@ -28,15 +29,15 @@ impl Export<'_> {
             item(out, "Ended", completed_at.to_rfc3339())?;
         }
         item(out, "Attempts", unit.attempt_count)?;
-        if unit.cost != Cost::default() || unit.tokens.total() > 0 {
-            spent(out, &unit.tokens, unit.cost)?;
+        let cost = cost_of(self.archive, &self.archive.attempts(unit.key)?)?;
+        if cost != Cost::default() || unit.tokens.total() > 0 {
+            spent(out, &unit.tokens, cost)?;
         }
         if let Some(purged_at) = unit.purged_at {
             item(out, "Contents removed", purged_at.to_rfc3339())?;
         }
         if let Some(failure) = &unit.failure {
-            item(out, "Failed", code(failure.kind.as_str()))?;
-            block(out, "", &failure.message)?;
+            failed(out, failure)?;
         }
         if !unit.payload.is_null() {
             heading(out, 2, "Payload")?;
@@ -82,8 +83,7 @@ impl Export<'_> {
             false => spent(out, &tokens, charges.iter().map(Charge::cost).sum())?,
         }
         if let Some(failure) = &attempt.failure {
-            item(out, "Failed", code(failure.kind.as_str()))?;
-            block(out, "", &failure.message)?;
+            failed(out, failure)?;
         }
         let left = self.archive.attempt_result(attempt.key)?;
         if let Some(rendered) = &left.rendered_prompt {
@@ -168,8 +168,16 @@ fn note(out: &mut dyn Write, text: impl Display) -> Written {
     Ok(writeln!(out, "\n{text}")?)
 }
 
+fn failed(out: &mut dyn Write, failure: &Failure) -> Written {
+    item(out, "Failed", code(failure.kind.as_str()))?;
+    // What was purged says nothing any more.
+    if failure.message.is_empty() { Ok(()) } else { block(out, "", &failure.message) }
+}
+
 fn spent(out: &mut dyn Write, tokens: &Tokens, cost: Cost) -> Written {
-    item(out, "Tokens", tokens.total())?;
+    if tokens.total() > 0 {
+        item(out, "Tokens", tokens.total())?;
+    }
     item(out, "Cost", cost)
 }
 

@@ -24,11 +24,13 @@ mod record;
 
 use std::fmt;
 use std::fs;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 pub use self::otel::CONVENTIONS;
 pub use self::record::{AmountRecord, AttemptRecord, ChargeRecord, CostRecord, FORMAT, MessageRecord, UnitRecord};
+use super::draft::Draft;
 use crate::attempt::AttemptKey;
 use crate::conversation::StoredMessage;
 use crate::job::{Job, JobId};
@@ -165,7 +167,8 @@ impl<'a> Export<'a> {
     /// Writes each unit into a file of its own, and says how many. The folder is made if need be; files of earlier exports are
     /// replaced.
     ///
-    /// A file is named by the unit's number and as much of its name as is safe anywhere: see [`file_name`]. It appears when it is whole.
+    /// A file is named by the unit's number and as much of its name as is safe anywhere: see [`file_name`]. It appears when it is whole, and is
+    /// for its owner only, as the database is, unless it was there and had other rights.
     ///
     /// # Errors
     ///
@@ -173,20 +176,14 @@ impl<'a> Export<'a> {
     pub fn write_folder(&self, format: Format, folder: impl AsRef<Path>) -> Result<u64, ExportError> {
         let folder = folder.as_ref();
         let failed = |path: &Path, source| ExportError::File { path: path.to_owned(), source };
-        fs::create_dir_all(folder).map_err(|error| failed(folder, error))?;
+        let mut builder = fs::DirBuilder::new();
+        builder.recursive(true).mode(0o700).create(folder).map_err(|error| failed(folder, error))?;
         self.each_unit(|job, unit| {
             let path = folder.join(file_name(unit.key, &unit.id, format));
-            let draft = path.with_added(".part");
-            let file = fs::File::create(&draft).map_err(|error| failed(&draft, error))?;
-            let mut out = BufWriter::new(file);
-            let written = self.write_one(format, job, unit, &mut out).and_then(|()| Ok(out.flush()?));
-            let renamed = written.and_then(|()| fs::rename(&draft, &path).map_err(|error| failed(&path, error)));
-            if renamed.is_err() {
-                // Half a file must not pass for a whole one.
-                let _ = fs::remove_file(&draft);
-            }
-            renamed.map_err(|error| match error {
-                ExportError::Write(source) => failed(&draft, source),
+            let mut draft = Draft::at(&path).map_err(|error| failed(&path, error))?;
+            let written = self.write_one(format, job, unit, &mut draft);
+            written.and_then(|()| Ok(draft.finish()?)).map_err(|error| match error {
+                ExportError::Write(source) => failed(&path, source),
                 other => other,
             })
         })
@@ -220,18 +217,6 @@ impl<'a> Export<'a> {
             next = page.next.filter(|&next| next > after);
         }
         Ok(count)
-    }
-}
-
-trait WithAdded {
-    fn with_added(&self, suffix: &str) -> PathBuf;
-}
-
-impl WithAdded for Path {
-    fn with_added(&self, suffix: &str) -> PathBuf {
-        let mut name = self.as_os_str().to_owned();
-        name.push(suffix);
-        name.into()
     }
 }
 

@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 
 use super::{Export, ExportError};
 use crate::attempt::{Attempt, AttemptResult, Outcome};
+use crate::audit::cost::cost_of;
 use crate::chain::Hash;
 use crate::conversation::{Message, Part, Role};
 use crate::job::Job;
@@ -39,13 +40,18 @@ impl Export<'_> {
     /// Writes a unit as one line, which is a whole request of the protocol.
     pub(super) fn write_trace(&self, job: &Job, unit: &WorkUnit, out: &mut dyn Write) -> Written {
         let attempts = self.archive.attempts(unit.key)?;
+        let cost = cost_of(self.archive, &attempts)?;
         let trace = Trace { id: trace_id(job, unit), root: span_id(&[&trace_id(job, unit), "root"]) };
         let version = env!("CARGO_PKG_VERSION");
         let resource = json!({ "attributes": [text("service.name", "workcrew"), text("service.version", version)] });
         let scope = json!({ "name": "workcrew", "version": version });
         let schema = format!("https://opentelemetry.io/schemas/{CONVENTIONS}");
         write!(out, "{{\"resourceSpans\":[{{\"resource\":{resource},\"schemaUrl\":\"{schema}\",")?;
-        write!(out, "\"scopeSpans\":[{{\"scope\":{scope},\"spans\":[{}", root_span(&trace, job, unit, &attempts))?;
+        write!(
+            out,
+            "\"scopeSpans\":[{{\"scope\":{scope},\"spans\":[{}",
+            root_span(&trace, job, unit, &attempts, cost)
+        )?;
         for attempt in &attempts {
             write!(out, ",")?;
             self.write_attempt_span(&trace, unit, attempt, out)?;
@@ -223,7 +229,7 @@ impl Span {
     }
 }
 
-fn root_span(trace: &Trace, job: &Job, unit: &WorkUnit, attempts: &[Attempt]) -> String {
+fn root_span(trace: &Trace, job: &Job, unit: &WorkUnit, attempts: &[Attempt], cost: Cost) -> String {
     let known = attempts.iter().filter_map(|attempt| attempt.ended_at.or(attempt.started_at)).max();
     let failure = unit.failure.as_ref().map(|failure| (failure.kind.to_string(), failure.message.clone()));
     let span = Span {
@@ -244,7 +250,7 @@ fn root_span(trace: &Trace, job: &Job, unit: &WorkUnit, attempts: &[Attempt]) ->
         number("workcrew.unit.attempts", unit.attempt_count.into()),
     ];
     attributes.extend(unit.unit_type.as_ref().map(|unit_type| text("workcrew.unit.type", unit_type)));
-    attributes.extend(cost_attributes(unit.cost));
+    attributes.extend(cost_attributes(cost));
     attributes.extend(span.error_attribute());
     span.whole(trace, &attributes)
 }
@@ -270,20 +276,23 @@ fn attempt_attributes(attempt: &Attempt, charges: &[Charge]) -> Vec<Value> {
         attributes.push(number("gen_ai.usage.cache_read.input_tokens", tokens.cache_read));
         attributes.push(number("gen_ai.usage.cache_creation.input_tokens", tokens.cache_write));
         attributes.push(number("gen_ai.usage.reasoning.output_tokens", tokens.reasoning));
-        attributes.extend(cost_attributes(charges.iter().map(Charge::cost).sum()));
     }
+    attributes.extend(cost_attributes(attempt.cost(charges)));
     attributes.push(number("workcrew.attempt.number", attempt.key.number.into()));
     attributes.push(text("workcrew.attempt.outcome", attempt.outcome.map_or("OPEN", Outcome::name)));
     attributes.push(text("workcrew.worker.id", attempt.worker_id.as_str()));
     attributes
 }
 
-fn cost_attributes(cost: Cost) -> [Value; 3] {
-    [
-        json!({ "key": "workcrew.cost.nano_dollars", "value": { "intValue": cost.amount.nanos().to_string() } }),
-        text("workcrew.cost.dollars", &cost.amount.to_string().replace('$', "")),
-        number("workcrew.cost.unpriced", cost.unpriced),
-    ]
+/// What is not known has no amount, not one of zero.
+fn cost_attributes(cost: Cost) -> Vec<Value> {
+    let mut attributes = vec![number("workcrew.cost.unpriced", cost.unpriced)];
+    if let Some(amount) = cost.known() {
+        let nanos = amount.nanos().to_string();
+        attributes.push(json!({ "key": "workcrew.cost.nano_dollars", "value": { "intValue": nanos } }));
+        attributes.push(text("workcrew.cost.dollars", &amount.to_string().replace('$', "")));
+    }
+    attributes
 }
 
 /// The provider that an executor is known to speak to; another one is its own.

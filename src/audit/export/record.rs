@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::{Export, ExportError};
 use crate::attempt::{Attempt, Failure, Outcome, OutputFile, Process, Provenance, ResultHashes};
+use crate::audit::cost::cost_of;
 use crate::chain::Hash;
 use crate::conversation::{Part, Raw, Role, StoredMessage, Truncation, from_json_within};
 use crate::job::{Job, JobId};
@@ -48,10 +49,16 @@ impl AmountRecord {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CostRecord {
-    /// The sum of what is known.
-    pub amount: AmountRecord,
-    /// How many charges have no known amount.
+    /// The sum of what is known; null if that is nothing though something was used.
+    pub amount: Option<AmountRecord>,
+    /// How many charges, or executions without a bill, have no known amount.
     pub unpriced: u64,
+}
+
+impl CostRecord {
+    fn of(cost: Cost) -> CostRecord {
+        CostRecord { amount: cost.known().map(AmountRecord::of), unpriced: cost.unpriced }
+    }
 }
 
 /// What was used of a model, and what that cost.
@@ -262,8 +269,7 @@ impl UnitRecord {
         Ok(record)
     }
 
-    fn of(job: &Job, unit: &WorkUnit, checkpoint: Option<Value>) -> UnitRecord {
-        let WorkUnit { cost: Cost { amount, unpriced }, .. } = *unit;
+    fn of(job: &Job, unit: &WorkUnit, cost: Cost, checkpoint: Option<Value>) -> UnitRecord {
         UnitRecord {
             format: FORMAT.to_owned(),
             job_id: unit.job_id,
@@ -288,7 +294,7 @@ impl UnitRecord {
             purged_at: unit.purged_at,
             failure: unit.failure.clone(),
             tokens: unit.tokens,
-            cost: CostRecord { amount: AmountRecord::of(amount), unpriced },
+            cost: CostRecord::of(cost),
             checkpoint,
             attempts: Vec::new(),
         }
@@ -303,9 +309,11 @@ impl Export<'_> {
         unit: &WorkUnit,
         out: &mut dyn Write,
     ) -> std::result::Result<(), ExportError> {
-        let record = UnitRecord::of(job, unit, self.archive.checkpoint(unit.key)?);
+        let attempts = self.archive.attempts(unit.key)?;
+        let cost = cost_of(self.archive, &attempts)?;
+        let record = UnitRecord::of(job, unit, cost, self.archive.checkpoint(unit.key)?);
         write_open(&record, "attempts", out)?;
-        for (attempt, comma) in self.archive.attempts(unit.key)?.into_iter().zip(super::commas()) {
+        for (attempt, comma) in attempts.into_iter().zip(super::commas()) {
             out.write_all(comma.as_bytes())?;
             let key = attempt.key;
             write_open(&self.attempt_record(attempt)?, "messages", out)?;

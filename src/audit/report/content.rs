@@ -5,6 +5,7 @@
 
 use std::io::Write;
 
+use chrono::{DateTime, Utc};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -13,7 +14,7 @@ use super::{Report, ReportError, Written};
 use crate::attempt::{AttemptResult, Outcome, Provenance};
 use crate::audit::verify::sequence::{Damage, Sequence, explain};
 use crate::conversation::{Message, Part, Raw, StoredMessage};
-use crate::money::Charge;
+use crate::money::{Charge, Cost};
 use crate::repository::{
     Archive, AttemptSummary, JournalEntry, RepositoryError, StoredInputs, UnitFilter, UnitSummary,
 };
@@ -51,6 +52,7 @@ const ORDER: [&[UnitStatus]; 3] = [
 pub(super) struct Contents<'a, 'o> {
     archive: &'a dyn Archive,
     wanted: &'a Report,
+    now: DateTime<Utc>,
     out: &'a mut Counted<'o>,
     written: Written,
     /// Rows that wait until their block of contents is closed.
@@ -81,7 +83,7 @@ struct Row {
     attempts: usize,
     /// How long all its attempts were executed.
     executed_ms: Option<u64>,
-    /// What is known of its cost; `None` if it was charged for nothing.
+    /// What is known of its cost; `None` if it used nothing.
     nanos: Option<i64>,
     unpriced: u64,
     tokens: u64,
@@ -98,16 +100,15 @@ struct Row {
 }
 
 impl Row {
-    fn of(unit: &UnitSummary) -> Row {
-        let mut models: Vec<String> = unit.charges().map(|charge| charge.model.clone()).collect();
+    fn of(unit: &UnitSummary, now: DateTime<Utc>) -> Row {
+        let mut models: Vec<String> = unit.charges().map(|charge| beginning(&charge.model)).collect();
         let kinds = unit.attempts.iter().filter_map(|attempt| attempt.attempt.failure.as_ref()).chain(&unit.failure);
-        let mut failure_kinds: Vec<String> = kinds.map(|failure| failure.kind.as_str().to_owned()).collect();
+        let mut failure_kinds: Vec<String> = kinds.map(|failure| beginning(failure.kind.as_str())).collect();
         for names in [&mut models, &mut failure_kinds] {
             names.sort_unstable();
             names.dedup();
         }
-        let times = unit.attempts.iter().filter_map(|attempt| attempt.attempt.execution_time());
-        let executed = times.reduce(|sum, time| sum.saturating_add(time));
+        let executed = unit.duration(now);
         let cost = unit.cost();
         Row {
             key: unit.key.0,
@@ -118,7 +119,7 @@ impl Row {
             models,
             attempts: unit.attempts.len(),
             executed_ms: executed.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
-            nanos: unit.charges().next().is_some().then_some(cost.amount.nanos()),
+            nanos: (cost != Cost::default() || unit.charges().next().is_some()).then_some(cost.amount.nanos()),
             unpriced: cost.unpriced,
             tokens: unit.tokens().total(),
             created_ms: unit.created_at.timestamp_millis(),
@@ -157,7 +158,7 @@ struct AttemptTold<'a> {
     session: Option<&'a str>,
     pid: Option<i64>,
     provenance: Option<&'a Provenance>,
-    charges: Vec<ChargeTold<'a>>,
+    charges: Vec<ChargeTold>,
     messages_lost: u32,
     #[serde(flatten)]
     result: Option<ResultTold>,
@@ -168,17 +169,17 @@ struct AttemptTold<'a> {
 }
 
 #[derive(Debug, Serialize)]
-struct ChargeTold<'a> {
-    model: &'a str,
+struct ChargeTold {
+    model: String,
     tokens: crate::money::Tokens,
     nanos: Option<i64>,
     is_estimated: bool,
 }
 
-impl<'a> ChargeTold<'a> {
-    fn of(charge: &'a Charge) -> ChargeTold<'a> {
+impl ChargeTold {
+    fn of(charge: &Charge) -> ChargeTold {
         let nanos = charge.amount.map(|amount| amount.nanos());
-        ChargeTold { model: &charge.model, tokens: charge.tokens, nanos, is_estimated: charge.is_estimated }
+        ChargeTold { model: beginning(&charge.model), tokens: charge.tokens, nanos, is_estimated: charge.is_estimated }
     }
 }
 
@@ -230,10 +231,16 @@ struct StepTold {
 }
 
 impl<'a, 'o> Contents<'a, 'o> {
-    pub(super) fn new(archive: &'a dyn Archive, wanted: &'a Report, out: &'a mut Counted<'o>) -> Contents<'a, 'o> {
+    pub(super) fn new(
+        archive: &'a dyn Archive,
+        wanted: &'a Report,
+        now: DateTime<Utc>,
+        out: &'a mut Counted<'o>,
+    ) -> Contents<'a, 'o> {
         Contents {
             archive,
             wanted,
+            now,
             out,
             written: Written::default(),
             rows: Vec::new(),
@@ -269,7 +276,7 @@ impl<'a, 'o> Contents<'a, 'o> {
     }
 
     fn unit(&mut self, unit: &UnitSummary) -> Result<(), ReportError> {
-        let mut row = Row::of(unit);
+        let mut row = Row::of(unit, self.now);
         let left_out_before = self.written.messages_left_out;
         if self.is_full || self.spent_bytes >= self.wanted.limit_bytes {
             self.is_full = true;

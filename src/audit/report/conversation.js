@@ -148,15 +148,15 @@ function attemptPart(unit, contents, attempt, isOpen) {
     about.failure_kind && make('span.kind', {}, name(about.failure_kind)),
     make('span.quiet', {}, [
       about.ended_ms === null ? null : duration(Math.max(about.ended_ms - began, 0)),
-      chargesInWords(about.charges),
+      chargesInWords(about),
     ].filter(Boolean).join(' · ')),
     make('span.quiet', {}, 'on ', name(about.worker)),
   ];
   return fold(`attempt.${toneOf(about.outcome)}`, summary, () => attemptInner(unit, contents, attempt), isOpen);
 }
 
-function chargesInWords(charges) {
-  if (charges.length === 0) return null;
+function chargesInWords({ charges, started_ms: started }) {
+  if (charges.length === 0) return started === null ? null : 'no bill';
   const known = charges.filter((charge) => charge.nanos !== null);
   const sum = cost(known.reduce((sum, charge) => sum + charge.nanos, 0), charges.length - known.length);
   return sum === 'unknown' ? 'price unknown' : sum;

@@ -226,9 +226,9 @@ pub fn write(archive: &dyn Archive, wanted: &Report, out: &mut dyn io::Write) ->
 
     let mut out = Counted::new(out);
     page::write_top(&mut out)?;
-    let about = overview.told(wanted, &jobs, SystemClock.now().wall);
-    out.data_block("overview", &about)?;
-    let mut contents = Contents::new(archive, wanted, &mut out);
+    let now = SystemClock.now().wall;
+    out.data_block("overview", &overview.told(wanted, &jobs, now))?;
+    let mut contents = Contents::new(archive, wanted, now, &mut out);
     contents.write_all()?;
     let mut written = contents.written();
     // A unit that came meanwhile is in the table, but was not there to be counted.

@@ -6,6 +6,7 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 
 use super::Report;
+use super::embed::beginning;
 use super::spread::{Spread, SpreadTold};
 use super::timeline::{Timeline, TimelineTold};
 use crate::attempt::Outcome;
@@ -40,7 +41,7 @@ pub(super) struct Overview {
 #[derive(Clone, Debug, Default, Serialize)]
 struct Bill {
     nanos: i64,
-    /// How many attempts have a charge that nobody could price.
+    /// How many attempts have a charge that nobody could price, or were executed and left no bill.
     unpriced_attempts: u64,
     /// How many attempts have a charge that is a guess.
     estimated_attempts: u64,
@@ -48,13 +49,12 @@ struct Bill {
 }
 
 impl Bill {
-    /// Adds what one attempt was charged.
-    fn add<'a>(&mut self, charges: impl Iterator<Item = &'a Charge> + Clone) {
-        let cost: Cost = charges.clone().map(Charge::cost).sum();
+    /// Adds what one attempt was charged, which cost so much.
+    fn add(&mut self, charges: &[Charge], cost: Cost) {
         self.nanos = self.nanos.saturating_add(cost.amount.nanos());
         self.unpriced_attempts += u64::from(!cost.is_known());
-        self.estimated_attempts += u64::from(charges.clone().any(|charge| charge.is_estimated));
-        charges.for_each(|charge| self.tokens += charge.tokens);
+        self.estimated_attempts += u64::from(charges.iter().any(|charge| charge.is_estimated));
+        charges.iter().for_each(|charge| self.tokens += charge.tokens);
     }
 }
 
@@ -81,10 +81,11 @@ impl<T> Default for Named<T> {
 
 impl<T: Default + Clone> Named<T> {
     fn of(&mut self, name: &str) -> &mut T {
-        if self.by_name.len() >= NAME_LIMIT && !self.by_name.contains_key(name) {
+        let name = beginning(name);
+        if self.by_name.len() >= NAME_LIMIT && !self.by_name.contains_key(&name) {
             return self.others.get_or_insert_default();
         }
-        self.by_name.entry(name.to_owned()).or_default()
+        self.by_name.entry(name).or_default()
     }
 
     /// Each with its name; those without one have none.
@@ -145,9 +146,10 @@ impl Overview {
         if let Some(failure) = &unit.failure {
             self.failures.of(failure.kind.as_str()).units += 1;
         }
-        // A unit that was charged for something whose price nobody knows has no cost that could be compared.
-        if unit.cost().is_known() && unit.charges().next().is_some() {
-            self.costs.add(unit.cost().amount.nanos());
+        // A unit that used something whose price nobody knows has no cost that could be compared.
+        let cost = unit.cost();
+        if cost.is_known() && unit.charges().next().is_some() {
+            self.costs.add(cost.amount.nanos());
         }
         unit.attempts.iter().for_each(|attempt| self.add_attempt(attempt));
     }
@@ -163,9 +165,9 @@ impl Overview {
         if let Some(failure) = &attempt.failure {
             self.failures.of(failure.kind.as_str()).attempts += 1;
         }
-        self.bill.add(charges.iter());
+        self.bill.add(charges, attempt.cost(charges));
         for charge in charges {
-            self.models.of(&charge.model).add(std::iter::once(charge));
+            self.models.of(&charge.model).add(std::slice::from_ref(charge), charge.cost());
         }
         self.timeline.add(attempt);
     }
@@ -221,8 +223,8 @@ mod tests {
         let known = Charge::reported("large", tokens, Money::from_nanos(7));
         let unknown = [Charge::unpriced("local", tokens), Charge::unpriced("other", tokens).estimated()];
         let mut bill = Bill::default();
-        bill.add([&known].into_iter());
-        bill.add(unknown.iter());
+        bill.add(std::slice::from_ref(&known), known.cost());
+        bill.add(&unknown, unknown.iter().map(Charge::cost).sum());
         assert_eq!((bill.nanos, bill.unpriced_attempts, bill.estimated_attempts), (7, 1, 1));
         assert_eq!(bill.tokens.input, 30);
     }

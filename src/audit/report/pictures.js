@@ -31,14 +31,13 @@ function sentence(done) {
   const rest = others.map(([status, number]) => `${count(number)} ${words(status)}`);
   const first = `${count(done.get('COMPLETED'))} of ${many(all, 'unit')} completed${rest.map((part) => `, ${part}`).join('')}.`;
   if (overview.attempts === 0) return first;
-  return `${first} It took ${duration(timeline.ended_ms - timeline.began_ms)} and cost ${costInWords(bill)}.`;
+  const took = `It took ${duration(timeline.ended_ms - timeline.began_ms)}`;
+  if (bill.unpriced_attempts === 0) return `${first} ${took} and cost ${money(bill.nanos)}.`;
+  if (bill.nanos === 0) return `${first} ${took}; what it cost is not known.`;
+  return `${first} ${took} and cost at least ${money(bill.nanos)}, and ${unknownPrices(bill)}.`;
 }
 
-function costInWords(bill) {
-  if (bill.unpriced_attempts === 0) return money(bill.nanos);
-  const unknown = `${many(bill.unpriced_attempts, 'attempt')} whose price is unknown`;
-  return bill.nanos === 0 ? `nobody knows how much: ${unknown}` : `at least ${money(bill.nanos)}, and ${unknown}`;
-}
+const unknownPrices = (bill) => `${many(bill.unpriced_attempts, 'attempt')} whose price is unknown`;
 
 function tiles() {
   const { bill, timeline, attempts } = overview;
@@ -47,11 +46,11 @@ function tiles() {
   const isKnown = bill.unpriced_attempts === 0;
   const span = timeline.began_ms === null ? null : timeline.ended_ms - timeline.began_ms;
   const perUnit = isKnown && overview.costs.values > 0 ? `${money(bill.nanos / overview.costs.values)} a unit, failed attempts included` : null;
-  const unknown = isKnown ? null : `and ${many(bill.unpriced_attempts, 'attempt')} whose price is unknown`;
+  const unknown = isKnown ? null : `${bill.nanos === 0 ? '' : 'and '}${unknownPrices(bill)}`;
   const guessed = bill.estimated_attempts > 0 ? `partly estimated for ${many(bill.estimated_attempts, 'attempt')}` : null;
   return [
     tile('cost', 'Cost', isKnown ? money(bill.nanos) : bill.nanos === 0 ? 'unknown' : `at least ${money(bill.nanos)}`, [unknown ?? perUnit, guessed]),
-    tile('tokens', 'Tokens', compact(total), [tokens.map(([kind, number]) => `${compact(number)} ${words(kind)}`).join(' · ')], count(total)),
+    tile('tokens', 'Tokens', total === 0 && attempts > 0 ? '–' : compact(total), [tokens.map(([kind, number]) => `${compact(number)} ${words(kind)}`).join(' · ')], count(total)),
     tile('time', 'Time', duration(span), [`${duration(overview.executed_ms)} of execution`, timeline.began_ms === null ? null : `from ${moment(timeline.began_ms)}`]),
     tile('attempts', 'Attempts', count(attempts), [`${many(overview.retried_units, 'unit')} tried more than once`]),
   ];
@@ -97,7 +96,8 @@ function drawTimeline() {
   const ticks = ticksOf(span, Math.max(2, Math.floor(width / 110)));
   const axis = ticks.map((tick) => [
     draw('line', { x1: scale(tick), x2: scale(tick), y1: 0, y2: top, class: 'grid' }),
-    draw('text', { x: scale(tick), y: top + 15, class: tick === 0 ? 'tick first' : 'tick' }, tick === 0 ? '0' : duration(tick).replace(/\.0+ /, ' ')),
+    // At the very end its middle would be cut off.
+    draw('text', { x: scale(tick), y: top + 15, class: tick === 0 ? 'tick first' : scale(tick) > width - 2 * right ? 'tick last' : 'tick' }, tick === 0 ? '0' : duration(tick).replace(/\.0+ /, ' ')),
   ]);
   const label = `${many(lanes.length, 'worker')}, ${many(overview.attempts, 'attempt')} in ${duration(span)}`;
   box.replaceChildren(draw('svg', { width, height: top + 22, role: 'img', 'aria-label': label }, axis, names, drawn));

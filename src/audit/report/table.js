@@ -7,14 +7,17 @@ const COLUMNS = [
   { id: 'model', label: 'Model', value: (unit) => unit.models.join(', '), cell: (unit) => name(unit.models.join(', ') || '–') },
   { id: 'attempts', label: 'Attempts', value: (unit) => unit.attempts, cell: (unit) => count(unit.attempts), isNumber: true },
   { id: 'time', label: 'Time', value: (unit) => unit.executed_ms ?? -1, cell: (unit) => duration(unit.executed_ms), isNumber: true },
-  { id: 'tokens', label: 'Tokens', value: (unit) => unit.tokens, cell: (unit) => compact(unit.tokens), isNumber: true },
-  { id: 'cost', label: 'Cost', value: (unit) => unit.nanos ?? -1, cell: (unit) => cost(unit.nanos, unit.unpriced), isNumber: true },
+  { id: 'tokens', label: 'Tokens', value: (unit) => unit.tokens, cell: (unit) => unit.tokens === 0 ? '–' : compact(unit.tokens), isNumber: true },
+  { id: 'cost', label: 'Cost', value: (unit) => isPriced(unit) ? unit.nanos : -1, cell: (unit) => cost(unit.nanos, unit.unpriced), isNumber: true },
 ];
+// Of what it cost something is known.
+const isPriced = (unit) => unit.nanos !== null && (unit.nanos !== 0 || unit.unpriced === 0);
 const columns = COLUMNS.filter((column) => column.id !== 'job' || jobs.size > 1);
 
 function unitCell(unit) {
-  const said = unit.failure_message ?? unit.prompt;
-  const note = said ?? (unit.is_purged ? 'contents were purged' : unit.type);
+  // What was purged is empty.
+  const said = unit.failure_message || unit.prompt;
+  const note = said || (unit.is_purged ? 'contents were purged' : unit.type);
   return [
     make('a.unit-id', { href: linkTo(unit) }, name(unit.id)),
     note && make(`span.unit-note${unit.failure_message ? '.bad' : ''}`, {}, name(note)),
@@ -48,6 +51,7 @@ function refresh() {
   }
   $('count').textContent = shown.length === units.length ? many(units.length, 'unit') : `${count(shown.length)} of ${many(units.length, 'unit')}`;
   $('nothing').hidden = shown.length > 0;
+  $('nothing').textContent = units.length > 0 ? 'No unit is like that.' : 'There is nothing to show.';
   $('clear').hidden = wanted.search === '' && ['status', 'job', 'model', 'failure'].every((field) => wanted[field] === null);
   $('table').setAttribute('aria-rowcount', shown.length + 1);
   elements.clear();

@@ -54,7 +54,7 @@ impl Audit<'_> {
         let charges = self.readable(subject, charges)?;
         if let Some(result) = &result {
             self.search_result(subject, result);
-            check_purge(result, history, &mut self.findings.about(subject));
+            check_purge(attempt, result, history, &mut self.findings.about(subject));
         }
         if let Some(charges) = &charges {
             self.search_record(subject, charges);
@@ -62,7 +62,7 @@ impl Audit<'_> {
         }
         let told = history.attempts.get(&attempt.key.number);
         let (Some(result), Some(charges), Some(told)) = (result, charges, told) else { return Ok(()) };
-        let rendered_prompt = result.hashes().rendered_prompt;
+        let rendered_prompt = result.hashes(attempt).rendered_prompt;
         let beginning = beginning_digest(rendered_prompt.as_ref(), attempt.provenance.as_ref());
         if told.beginning.is_some_and(|told| told != beginning) {
             self.findings.add(Invariant::I13, subject, "what it was started with is not what the journal says");
@@ -119,8 +119,11 @@ fn check_process(attempt: &Attempt, notes: &mut Notes<'_>) {
     }
 }
 
-fn check_purge(result: &AttemptResult, history: &History, notes: &mut Notes<'_>) {
+fn check_purge(attempt: &Attempt, result: &AttemptResult, history: &History, notes: &mut Notes<'_>) {
     let AttemptResult { rendered_prompt, result: json, output, late_result, .. } = result;
+    if history.is_purged && attempt.failure.as_ref().is_some_and(|failure| !failure.message.is_empty()) {
+        notes.add(Invariant::I13, "says why it failed after a purge");
+    }
     let has_contents = rendered_prompt.is_some() || json.is_some() || output.is_some() || late_result.is_some();
     if history.is_purged && has_contents {
         notes.add(Invariant::I13, "has its results after a purge");

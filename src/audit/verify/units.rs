@@ -139,7 +139,10 @@ fn check_record(unit: &WorkUnit, history: &History, notes: &mut Notes<'_>) {
 
 /// A unit fails as its last attempt did, or because it waited too long for one.
 fn check_failure(unit: &WorkUnit, attempts: &[Attempt], history: &History, notes: &mut Notes<'_>) {
-    let waited = Failure::new(FailureKind::QUEUE_TIMEOUT, rules::QUEUE_TIMEOUT_MESSAGE);
+    let mut waited = Failure::new(FailureKind::QUEUE_TIMEOUT, rules::QUEUE_TIMEOUT_MESSAGE);
+    if history.is_purged {
+        waited = waited.without_message();
+    }
     let expected = match history.ended {
         Some((Change::QueueTimeout, _)) => Some(&waited),
         Some(_) if unit.status == UnitStatus::Failed => attempts.last().and_then(|last| last.failure.as_ref()),

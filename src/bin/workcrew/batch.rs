@@ -247,7 +247,7 @@ impl Running {
                 String::new()
             };
             let (tokens, time) = (number(bill.tokens.total()), short(summary.elapsed));
-            writeln!(out, "  {}{vain}, {tokens} tokens, {time}", print::cost(bill.cost))?;
+            writeln!(out, "  {}{vain}, {tokens} tokens, {time}", print::spent(bill.cost))?;
             if bill.unbilled > 0 {
                 writeln!(
                     out,

@@ -5,10 +5,17 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use workcrew::audit::cost::{CostBy, CostGroup, cost};
+use workcrew::audit::visible::line;
 
 use crate::database::{Database, OfJob};
 use crate::print::{self, Table, number};
 use crate::trouble::{Trouble, code};
+
+/// How much of a name is shown: models are named by strangers.
+const NAME_CHARS: usize = 48;
+
+/// How many models without a price are named.
+const MODELS: usize = 20;
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 enum By {
@@ -52,7 +59,7 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
     }
     let mut table = Table::new([title, "ATTEMPTS", "INPUT", "CACHED", "OUTPUT", "COST", "IN VAIN"])
         .right(&[1, 2, 3, 4, 5, 6])
-        .limit(0, 48);
+        .limit(0, NAME_CHARS);
     for group in &bill.groups {
         table.row(row(&group.name, group));
     }
@@ -61,8 +68,11 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
     }
     table.write(out)?;
     if !bill.unpriced_models.is_empty() {
-        let models = bill.unpriced_models.join(", ");
-        writeln!(out, "nobody knows the price of: {}", workcrew::audit::visible::line(&models))?;
+        let shown = bill.unpriced_models.iter().take(MODELS).map(|model| line(model).cut(NAME_CHARS));
+        let shown = shown.collect::<Vec<_>>().join(", ");
+        let others = bill.unpriced_models.len().saturating_sub(MODELS) as u64;
+        let others = if others > 0 { format!(", and {} more", number(others)) } else { String::new() };
+        writeln!(out, "nobody knows the price of: {shown}{others}")?;
     }
     if bill.total.unbilled > 0 {
         writeln!(out, "{} left no bill: nobody knows what they cost", print::count(bill.total.unbilled, "attempt"))?;

@@ -1,17 +1,18 @@
 //! `workcrew export`: for other programs.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
-use std::path::PathBuf;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
+use workcrew::audit::draft::Draft;
 use workcrew::audit::export::{Export, ExportError, Format};
 use workcrew::audit::questions::find;
 
 use crate::database::{Database, OfJob};
 use crate::list::Status;
 use crate::print::count;
+use crate::terminal::shown;
 use crate::trouble::{Trouble, code, told};
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
@@ -19,7 +20,7 @@ enum As {
     /// A line of JSON for each unit, with everything
     #[default]
     Jsonl,
-    /// A document for each unit, to be read by people
+    /// A document for each unit, to be read by people; what is said is in it as it was, control characters too, but on a terminal
     Markdown,
     /// A trace for each unit, by OpenTelemetry's conventions for GenAI
     Otel,
@@ -43,7 +44,7 @@ pub struct Options {
     /// With what the providers sent, byte for byte
     #[arg(long)]
     raw: bool,
-    /// Into this file instead of standard output; what is there is replaced
+    /// Into this file instead of standard output, which nobody else may read; what is there is replaced
     #[arg(long, short, value_name = "FILE", conflicts_with = "folder")]
     output: Option<PathBuf>,
     /// Into this folder, with a file for each unit
@@ -72,21 +73,32 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
     // Who is not there is told before a file is emptied.
     let job = options.job.job.as_deref();
     let units = options.units.iter().map(|id| find(&archive, job, id)).collect::<Result<Vec<_>, _>>()?;
-    let mut file = None;
-    if let Some(path) = &options.output {
-        options.database.spare(path)?;
-        let cannot = |error| Trouble::usage(format!("`{}` cannot be written: {error}", path.display()));
-        file = Some(BufWriter::new(File::create(path).map_err(cannot)?));
+    let write = |to: &mut dyn Write| -> Result<(), Trouble> {
+        if units.is_empty() {
+            export.write(format, to).map_err(trouble)?;
+        }
+        let mut units = units.iter();
+        units.try_for_each(|unit| export.write_unit(format, unit.job_id, unit.id.as_str(), to)).map_err(trouble)
+    };
+    match &options.output {
+        Some(path) => write_file(&options.database, path, write)?,
+        None => write(&mut shown(out))?,
     }
-    let to: &mut dyn Write = file.as_mut().map_or(out, |file| file);
-    if units.is_empty() {
-        export.write(format, to).map_err(trouble)?;
-    }
-    for unit in units {
-        export.write_unit(format, unit.job_id, unit.id.as_str(), to).map_err(trouble)?;
-    }
-    to.flush()?;
     Ok(code::DONE)
+}
+
+/// Writes a file that appears when it is whole, which is not the database.
+pub fn write_file<T>(
+    database: &Database,
+    path: &Path,
+    write: impl FnOnce(&mut dyn Write) -> Result<T, Trouble>,
+) -> Result<T, Trouble> {
+    database.spare(path)?;
+    let cannot = |error| Trouble::usage(format!("`{}` cannot be written: {error}", path.display()));
+    let mut draft = Draft::at(path).map_err(cannot)?;
+    let written = write(&mut draft)?;
+    draft.finish().map_err(cannot)?;
+    Ok(written)
 }
 
 fn trouble(error: ExportError) -> Trouble {

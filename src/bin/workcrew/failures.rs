@@ -43,11 +43,12 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
     }
     for group in groups.iter().take(options.limit) {
         let (units, attempts) = (print::count(group.units, "unit"), print::count(group.attempts, "attempt"));
-        writeln!(out, "{}: {}", line(&group.kind), group.shape)?;
+        let shape = if group.shape.is_empty() { "(what it said is gone)" } else { &group.shape };
+        writeln!(out, "{}: {shape}", line(&group.kind))?;
         writeln!(
             out,
             "  {units} failed for good, {attempts}, {}, last {}",
-            print::cost(group.cost),
+            print::spent(group.cost),
             stamp(group.latest_at)
         )?;
         if group.latest != group.shape {

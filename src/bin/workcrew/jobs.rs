@@ -31,7 +31,8 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
             .limit(0, 40);
     let changes = if options.json { all_job_changes(&archive)? } else { Vec::new() };
     for job in all_jobs(&archive)? {
-        let (counts, cost) = (archive.counts(job.id)?, archive.costs(Some(job.id))?.total());
+        let counts = archive.counts(job.id)?;
+        let cost = archive.costs(Some(job.id))?.total();
         if options.json {
             let changes: Vec<&JobEntry> = changes.iter().filter(|change| change.job_id == job.id).collect();
             let line = json!({

@@ -49,7 +49,7 @@ pub enum By {
     Id,
     /// When they ended, latest first
     Ended,
-    /// How long they took, longest first
+    /// How long they took, all their attempts together, longest first
     Duration,
     /// What they cost, dearest first
     Cost,
@@ -152,6 +152,9 @@ pub fn write(meant: &Meant, by: By, is_reversed: bool, out: &mut dyn Write) -> R
         table.row(row(unit, now));
     }
     table.write(out)?;
+    if listed.units.is_empty() && !listed.has_more {
+        writeln!(out, "no units")?;
+    }
     if listed.has_more {
         let next = json!(meant.offset + listed.units.len());
         writeln!(out, "and more: --offset {next}")?;

@@ -38,6 +38,7 @@ mod search;
 mod show;
 mod slow;
 mod status;
+mod terminal;
 mod terms;
 mod time;
 mod trouble;
@@ -100,7 +101,7 @@ enum Command {
     Search(search::Options),
     /// Shows what it cost, failed attempts included
     Cost(cost::Options),
-    /// Lists the units that took longest
+    /// Lists the units that took longest, all their attempts together
     Slow(slow::Options),
     /// Shows why units and attempts failed, those that look alike together
     Failures(failures::Options),

@@ -23,7 +23,8 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
         Some(name) => {
             let found = whole.find_subcommand(name).cloned();
             let command = found.ok_or_else(|| Trouble::usage(format!("there is no command `{name}`")))?;
-            Man::new(command).title(format!("workcrew-{name}"))
+            let version = whole.get_version().unwrap_or_default();
+            Man::new(command).title(format!("workcrew-{name}")).source(format!("workcrew {version}"))
         }
     };
     page.render(out)?;

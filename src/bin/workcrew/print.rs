@@ -131,6 +131,11 @@ pub fn cost(cost: Cost) -> String {
     format!("{cost:.4}")
 }
 
+/// The same within a sentence.
+pub fn spent(spent: Cost) -> String {
+    if spent.known().is_some() { cost(spent) } else { "cost unknown".to_owned() }
+}
+
 /// `1 unit`, `2 units`.
 pub fn count(number_of: u64, what: &str) -> String {
     format!("{} {what}{}", number(number_of), if number_of == 1 { "" } else { "s" })

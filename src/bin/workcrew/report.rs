@@ -1,17 +1,17 @@
 //! `workcrew report`: a page to open in a browser, or to send to somebody.
 
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 use workcrew::audit::report::{self, Report, ReportError, Written};
 use workcrew::audit::visible::line;
-use workcrew::repository::sqlite::SqliteArchive;
 
 use crate::database::{Database, OfJob};
-use crate::print::{count, number};
+use crate::export::write_file;
+use crate::print::count;
+use crate::terminal::shown;
 use crate::trouble::{Trouble, code, told};
 
 #[derive(Args)]
@@ -20,7 +20,7 @@ pub struct Options {
     database: Database,
     #[command(flatten)]
     job: OfJob,
-    /// Where it is written, - for standard output
+    /// Where it is written, for nobody else to read; - for standard output
     #[arg(long, short, value_name = "FILE", default_value = "report.html")]
     output: PathBuf,
     /// The title of the page (the name of the job or of the database)
@@ -41,11 +41,11 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
         wanted = wanted.job(job.id);
     }
     if options.output.as_os_str() == "-" {
-        report::write(&archive, &wanted, out).map_err(trouble)?;
+        report::write(&archive, &wanted, &mut shown(out)).map_err(trouble)?;
         return Ok(code::DONE);
     }
-    options.database.spare(&options.output)?;
-    let written = write_file(&archive, &wanted, &options.output)?;
+    let write = |to: &mut dyn Write| report::write(&archive, &wanted, to).map_err(trouble);
+    let written = write_file(&options.database, &options.output, write)?;
     let path = options.output.display().to_string();
     writeln!(out, "{}: {}", line(&path), count(written.units, "unit"))?;
     if !written.is_complete() {
@@ -54,32 +54,14 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
     Ok(code::DONE)
 }
 
-/// Beside its place first, so that what is there is whole at any moment.
-fn write_file(archive: &SqliteArchive, wanted: &Report, path: &Path) -> Result<Written, Trouble> {
-    let mut begun = path.as_os_str().to_owned();
-    begun.push(".part");
-    let begun = PathBuf::from(begun);
-    let cannot = |error: io::Error| Trouble::usage(format!("`{}` cannot be written: {error}", path.display()));
-    let mut file = BufWriter::new(File::create(&begun).map_err(cannot)?);
-    let written = report::write(archive, wanted, &mut file).map_err(trouble).and_then(|written| {
-        file.into_inner().map_err(|error| cannot(error.into_error()))?.sync_all().map_err(cannot)?;
-        fs::rename(&begun, path).map_err(cannot)?;
-        Ok(written)
-    });
-    if written.is_err() {
-        let _ = fs::remove_file(&begun);
-    }
-    written
-}
-
 fn left_out(written: &Written) -> String {
     let parts = [
-        (written.units - written.rows, "units not in the table"),
-        (written.units_without_contents, "units without all their contents"),
-        (written.texts_cut, "texts cut short"),
-        (written.unreadable, "records that cannot be read"),
+        (written.units - written.rows, "unit", "not in the table"),
+        (written.units_without_contents, "unit", "not with all contents"),
+        (written.texts_cut, "text", "cut short"),
+        (written.unreadable, "record", "not readable"),
     ];
-    let told = parts.iter().filter(|(of, _)| *of > 0).map(|(of, what)| format!("{} {what}", number(*of)));
+    let told = parts.iter().filter(|(of, ..)| *of > 0).map(|(of, what, how)| format!("{} {how}", count(*of, what)));
     told.collect::<Vec<_>>().join(", ")
 }
 

@@ -65,7 +65,14 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
     let query = query(&options, &archive)?;
     let index = SearchIndex::beside(&options.database.db).map_err(trouble)?;
     catch_up(&index)?;
-    let hits = index.find(&query).map_err(trouble)?;
+    let mut hits = index.find(&query);
+    // It is empty now, and can be made again from the database.
+    if let Err(SearchError::Damaged) = hits {
+        eprintln!("workcrew: the search index was damaged and is made anew");
+        catch_up(&index)?;
+        hits = index.find(&query);
+    }
+    let hits = hits.map_err(trouble)?;
     if options.json {
         hits.iter().try_for_each(|hit| print::json(out, hit))?;
         return Ok(code::DONE);

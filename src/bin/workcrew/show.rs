@@ -13,6 +13,7 @@ use workcrew::repository::sqlite::SqliteArchive;
 
 use crate::database::{Database, OfJob};
 use crate::print;
+use crate::terminal::shown;
 use crate::trouble::{Trouble, code};
 
 #[derive(Args)]
@@ -52,6 +53,7 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
             })?;
         }
     } else if options.raw {
+        let mut out = shown(out);
         for attempt in archive.attempts(unit.key)? {
             each_message(&archive, attempt.key, |stored| {
                 let message = stored.message().map_err(|error| Trouble::Storage(error.to_string()))?;

@@ -1,4 +1,4 @@
-//! `workcrew slow`: what took longest.
+//! `workcrew slow`: what took longest, all attempts of a unit together.
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -60,7 +60,7 @@ fn write(archive: &SqliteArchive, job: &Job, out: &mut dyn Write) -> Result<(), 
     let counts = archive.counts(job.id)?;
     let running = active(archive, Some(job.id))?;
     let cost = archive.costs(Some(job.id))?.total();
-    writeln!(out, "job {}: {}, {}", line(&job.name), print::count(counts.total(), "unit"), print::cost(cost))?;
+    writeln!(out, "job {}: {}, {}", line(&job.name), print::count(counts.total(), "unit"), print::spent(cost))?;
     let words = [
         ("completed", counts.completed),
         ("failed", counts.failed),

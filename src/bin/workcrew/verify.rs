@@ -39,9 +39,10 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
     }
     let mut verify = Verify::new();
     if let Some(path) = &options.expect {
-        let unreadable = |why: String| Trouble::usage(format!("`{}` are no heads: {why}", path.display()));
-        let bytes = std::fs::read(path).map_err(|error| unreadable(error.to_string()))?;
-        verify = verify.heads(Heads::read(bytes).map_err(|error| unreadable(told(&error)))?);
+        let refused = |what: &str, why: String| Trouble::usage(format!("`{}` {what}: {why}", path.display()));
+        let bytes = std::fs::read(path).map_err(|error| refused("cannot be read", error.to_string()))?;
+        let heads = Heads::read(bytes).map_err(|error| refused("cannot be compared with", told(&error)))?;
+        verify = verify.heads(heads);
     }
     let verification = verify.run(&archive)?;
     if options.json {

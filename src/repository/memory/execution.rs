@@ -75,6 +75,9 @@ impl Store {
         if progress.process.is_some() {
             record.attempt.process.clone_from(&progress.process);
         }
+        if progress.failure.is_some() {
+            record.attempt.failure.clone_from(&progress.failure);
+        }
         record.charge(&progress.charges);
         Ok(())
     }
@@ -220,7 +223,7 @@ impl Store {
         record.attempt.ended_at = Some(now.wall);
         record.attempt.outcome = Some(closing.outcome);
         record.attempt.is_counted = closing.is_counted;
-        record.attempt.failure.clone_from(&closing.failure);
+        closing.explain(&mut record.attempt);
         record.attempt.message_count = Some(count);
         record.attempt.head = Some(head);
         let step = Step { seal: Some((count, head)), digest: Some(record.digest()), ..step };

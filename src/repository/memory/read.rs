@@ -116,16 +116,19 @@ impl Store {
             self.job(job_id)?;
         }
         let mut by_model: BTreeMap<&str, (Tokens, Cost)> = BTreeMap::new();
-        for record in self.attempts.values() {
-            let is_meant = job_id.is_none_or(|job_id| self.unit(record.attempt.key.unit).job_id == job_id);
-            for charge in record.charges.iter().filter(|_| is_meant) {
+        let mut unbilled = 0;
+        let is_meant =
+            |record: &&AttemptRecord| job_id.is_none_or(|job_id| self.unit(record.attempt.key.unit).job_id == job_id);
+        for record in self.attempts.values().filter(is_meant) {
+            unbilled += u64::from(record.charges.is_empty() && record.attempt.started_at.is_some());
+            for charge in &record.charges {
                 let (tokens, cost) = by_model.entry(&charge.model).or_default();
                 *tokens += charge.tokens;
                 *cost = *cost + charge.cost();
             }
         }
         let model_cost = |(model, (tokens, cost)): (&str, _)| ModelCost { model: model.to_owned(), tokens, cost };
-        Ok(Costs { by_model: by_model.into_iter().map(model_cost).collect() })
+        Ok(Costs { by_model: by_model.into_iter().map(model_cost).collect(), unbilled })
     }
 
     pub(super) fn account(&self, holder: AccountHolder) -> Option<Account> {

@@ -283,6 +283,7 @@ impl Store {
             let unit = self.unit_mut(key);
             unit.payload = None;
             unit.prompt = None;
+            unit.failure = unit.failure.as_ref().map(Failure::without_message);
             unit.purged_at = Some(now.wall);
             let step = Step::new(key, Change::Purge, unit.status, by.clone());
             self.record(step, now);
@@ -298,7 +299,8 @@ impl Store {
                 message_count += u64::from(message.content.take().is_some());
             }
             record.checkpoint = None;
-            let purged = Some(record.result.hashes());
+            let purged = Some(record.result.hashes(&record.attempt));
+            record.attempt.failure = record.attempt.failure.as_ref().map(Failure::without_message);
             let output_files = std::mem::take(&mut record.result.output_files);
             record.result = AttemptResult { output_files, purged, ..AttemptResult::default() };
         }

@@ -5,7 +5,7 @@ use rusqlite::params;
 
 use super::book::{Answer, Book, Entry, Trace};
 use super::messages::NewMessage;
-use crate::attempt::{AttemptKey, Beginning, Process, Provenance};
+use crate::attempt::{AttemptKey, Beginning, Progress, Provenance};
 use crate::chain::{self, Hash};
 use crate::clock::Moment;
 use crate::conversation::to_json;
@@ -184,21 +184,18 @@ impl Book<'_> {
         }
     }
 
-    pub(super) fn progress(
-        &mut self,
-        lease: &Lease,
-        session_id: Option<&str>,
-        process: Option<&Process>,
-        charges: &[Charge],
-    ) -> Answer<()> {
+    pub(super) fn progress(&mut self, lease: &Lease, progress: &Progress) -> Answer<()> {
+        let Progress { session_id, process, charges, failure } = progress;
         self.check_held(lease)?;
         let mut update = self.connection.prepare_cached(
             "UPDATE attempts
-             SET session_id = coalesce(?3, session_id), process = coalesce(?4, process)
+             SET session_id = coalesce(?3, session_id), process = coalesce(?4, process),
+                 failure_kind = coalesce(?5, failure_kind), failure_message = coalesce(?6, failure_message)
              WHERE unit_key = ?1 AND number = ?2",
         )?;
-        let process = process.map(|process| to_json(process).expect("a process is flat"));
-        update.execute(params![lease.unit.0, lease.attempt_number, session_id, process])?;
+        let process = process.as_ref().map(|process| to_json(process).expect("a process is flat"));
+        let (kind, message) = failure.as_ref().map(|failure| (failure.kind.as_str(), failure.message.as_str())).unzip();
+        update.execute(params![lease.unit.0, lease.attempt_number, session_id, process, kind, message])?;
         self.attempt_changes(lease.attempt());
         if !charges.is_empty() {
             self.charge(lease.attempt(), charges)?;

@@ -22,7 +22,7 @@ pub(super) fn backup(from: &Connection, to: &Path) -> Result<()> {
     let refused =
         |error: io::Error| RepositoryError::Invalid(format!("no backup can be made at `{}`: {error}", to.display()));
     if to.symlink_metadata().is_ok() {
-        return Err(refused(io::ErrorKind::AlreadyExists.into()));
+        return Err(refused(io::Error::other("something is there, which is not replaced")));
     }
     // Should this process die, whoever next makes or opens a database of that name removes what is left.
     open::remove_leftovers(to);

@@ -28,10 +28,7 @@ pub struct Compacted {
 pub(super) fn compact(place: &Place, clock: &dyn Clock, busy_timeout: Duration) -> Result<Compacted> {
     place.check()?;
     let failed = |error: rusqlite::Error| failure_of(&error);
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(place.path(), flags).map_err(failed)?;
-    connection.busy_timeout(busy_timeout).map_err(failed)?;
-    open::prepare(&connection).map_err(failed)?;
+    let connection = connect(place, busy_timeout).map_err(failed)?;
     if let Some(owner) = migrate::living_owner(&connection, clock).map_err(failed)? {
         let (label, pid) = (owner.label, owner.process.pid);
         return Err(RepositoryError::Invalid(format!(
@@ -43,9 +40,23 @@ pub(super) fn compact(place: &Place, clock: &dyn Clock, busy_timeout: Duration) 
     Ok(Compacted { before_bytes, after_bytes: size_of(place), is_log_empty })
 }
 
+/// A connection of its own, beside the one that writes.
+pub(super) fn connect(place: &Place, busy_timeout: Duration) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(place.path(), flags)?;
+    connection.busy_timeout(busy_timeout)?;
+    open::prepare(&connection)?;
+    Ok(connection)
+}
+
 /// Tells whether the log could be emptied.
 fn write_anew(connection: &Connection) -> rusqlite::Result<bool> {
     connection.execute_batch("VACUUM")?;
+    empty_log(connection)
+}
+
+/// Takes all of the log into the file and shortens it to nothing; tells whether that could be done, which it cannot while somebody reads.
+pub(super) fn empty_log(connection: &Connection) -> rusqlite::Result<bool> {
     connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, i64>(0)).map(|busy| busy == 0)
 }
 

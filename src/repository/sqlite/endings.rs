@@ -318,7 +318,7 @@ impl Book<'_> {
         attempt.ended_at = Some(now.wall);
         attempt.outcome = Some(closing.outcome);
         attempt.is_counted = closing.is_counted;
-        attempt.failure.clone_from(&closing.failure);
+        closing.explain(&mut attempt);
         attempt.message_count = Some(trace.message_count);
         attempt.head = Some(trace.head);
         attempt.messages_lost = attempt.messages_lost.saturating_add(left.messages_lost).saturating_add(failed);

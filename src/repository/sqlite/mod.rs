@@ -370,9 +370,7 @@ impl Repository for SqliteRepository {
     fn progress(&self, lease: &Lease, progress: &Progress) -> Result<()> {
         rules::check_charges(&progress.charges)?;
         let (lease, progress) = (lease.clone(), progress.clone());
-        self.run(Order::new("progress").attempt(lease.attempt()), move |book| {
-            book.progress(&lease, progress.session_id.as_deref(), progress.process.as_ref(), &progress.charges)
-        })
+        self.run(Order::new("progress").attempt(lease.attempt()), move |book| book.progress(&lease, &progress))
     }
 
     fn checkpoint_at(&self, lease: &Lease, value: &Value) -> Result<()> {
@@ -475,7 +473,8 @@ impl Repository for SqliteRepository {
     fn purge_where(&self, filter: &UnitFilter, before: DateTime<Utc>, by: &By) -> Result<Purged> {
         let (now, before_ms) = (self.shared.clock.now(), before.timestamp_millis());
         let (filter, by) = (filter.clone(), by.clone());
-        self.run(Order::new("purge"), move |book| book.purge(now, &filter, before_ms, &by))
+        let purged = self.run(Order::new("purge"), move |book| book.purge(now, &filter, before_ms, &by))?;
+        Ok(purge::wipe(&self.shared.place, purged))
     }
 }
 

@@ -463,6 +463,7 @@ pub(super) fn writing_connection(
         connection.pragma_update(None, "foreign_keys", true)?;
         connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
         connection.pragma_update(None, "cache_size", -WRITER_CACHE_KIB)?;
+        super::purge::leave_no_traces(&connection)?;
         Ok(connection)
     };
     let connection = open().map_err(|error| OpenError::sqlite(path, error))?;
@@ -558,8 +559,7 @@ pub(super) fn prepare(connection: &Connection) -> rusqlite::Result<()> {
 }
 
 fn check_schema(path: &Path, connection: &Connection) -> std::result::Result<(), OpenError> {
-    let is_ours = migrate::is_schema_ours(connection).map_err(|error| OpenError::sqlite(path, error))?;
-    if is_ours {
+    if migrate::is_schema_ours(connection).map_err(|error| OpenError::sqlite(path, error))? {
         return Ok(());
     }
     let reason = format!("its tables are not those of schema version {}", migrate::current_version());

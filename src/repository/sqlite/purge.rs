@@ -1,10 +1,14 @@
 //! Removing contents without losing the proof that they were there.
 
-use rusqlite::params;
+use std::time::Duration;
+
+use rusqlite::{Connection, params};
 
 use super::book::{Answer, Book};
-use super::rows::{HotUnit, read_attempt_result};
-use crate::attempt::AttemptKey;
+use super::open::Place;
+use super::rows::{HotUnit, read_attempt_result, read_attempts};
+use super::{compact, search};
+use crate::attempt::Attempt;
 use crate::clock::Moment;
 use crate::conversation::to_json;
 use crate::repository::{By, PURGE_LIMIT, Purged, UnitFilter};
@@ -50,16 +54,22 @@ impl Book<'_> {
         execute("UPDATE unit_inputs SET payload = NULL, prompt = NULL WHERE unit_key = ?1")?;
         execute("DELETE FROM checkpoints WHERE unit_key = ?1")?;
         let messages = execute("UPDATE messages SET body = NULL, raw = NULL WHERE unit_key = ?1 AND body IS NOT NULL")?;
-        for number in 1..=unit.attempt_count {
-            self.purge_result(AttemptKey { unit: unit.key, number })?;
+        for attempt in read_attempts(self.connection, unit.key)? {
+            self.purge_result(&attempt)?;
         }
-        let mut update = self.connection.prepare_cached("UPDATE work_units SET purged_at = ?2 WHERE key = ?1")?;
+        // What is empty says no more than that it is gone, and what was never there stays so.
+        execute("UPDATE attempts SET failure_message = '' WHERE unit_key = ?1 AND failure_message IS NOT NULL")?;
+        let mut update = self.connection.prepare_cached(
+            "UPDATE work_units
+             SET purged_at = ?2, failure_message = iif(failure_message IS NULL, NULL, '')
+             WHERE key = ?1",
+        )?;
         update.execute([key, now.wall.timestamp_millis()])?;
         Ok(messages as u64)
     }
 
-    fn purge_result(&self, attempt: AttemptKey) -> Answer<()> {
-        let hashes = read_attempt_result(self.connection, attempt)?.hashes();
+    fn purge_result(&self, attempt: &Attempt) -> Answer<()> {
+        let hashes = read_attempt_result(self.connection, attempt.key)?.hashes(attempt);
         let mut upsert = self.connection.prepare_cached(
             "INSERT INTO attempt_results (unit_key, attempt_number, purged)
              VALUES (?1, ?2, ?3)
@@ -67,9 +77,28 @@ impl Book<'_> {
              SET rendered_prompt = NULL, result = NULL, output = NULL, late_result = NULL, purged = ?3",
         )?;
         let hashes = to_json(&hashes).expect("hashes are flat");
-        upsert.execute(params![attempt.unit.0, attempt.number, hashes])?;
+        upsert.execute(params![attempt.key.unit.0, attempt.key.number, hashes])?;
         Ok(())
     }
+}
+
+/// Whatever is removed is written over. Little is: what was purged, and what was said so far, saved for the next attempt or due.
+pub(super) fn leave_no_traces(connection: &Connection) -> rusqlite::Result<()> {
+    connection.pragma_update_and_check(None, "secure_delete", true, |_| Ok(()))
+}
+
+/// How long whoever reads is waited for, so that the log can be emptied; nobody can write meanwhile.
+const LOG_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Once nothing more is to be purged, removes what is left beside the tables: the words in the search index, and the log, in which the
+/// contents stand as they were written. All that is committed; what cannot be done is told.
+pub(super) fn wipe(place: &Place, mut purged: Purged) -> Purged {
+    if purged.units < PURGE_LIMIT as u64 {
+        purged.is_in_index = !search::forget_purged(place.path());
+        let is_empty = compact::connect(place, LOG_PATIENCE).and_then(|connection| compact::empty_log(&connection));
+        purged.is_in_log = !is_empty.unwrap_or(false);
+    }
+    purged
 }
 
 /// The statuses that are meant, each between bars; `None` if all are.

@@ -376,7 +376,19 @@ pub(super) fn costs(connection: &Connection, job_id: Option<JobId>) -> Result<Co
         *cost = *cost + line_cost;
     }
     let model_cost = |(model, (tokens, cost))| ModelCost { model, tokens, cost };
-    Ok(Costs { by_model: by_model.into_iter().map(model_cost).collect() })
+    let by_model = by_model.into_iter().map(model_cost).collect();
+    Ok(Costs { by_model, unbilled: unbilled(connection, job_id)? })
+}
+
+/// How many attempts were executed and have no charge.
+fn unbilled(connection: &Connection, job_id: Option<JobId>) -> Result<u64> {
+    let sql = "SELECT count(*)
+               FROM attempts a
+               JOIN work_units u ON u.key = a.unit_key
+               WHERE (?1 IS NULL OR u.job_id = ?1) AND a.started_at IS NOT NULL
+                 AND NOT EXISTS (SELECT 1 FROM charges c WHERE c.unit_key = a.unit_key AND c.attempt_number = a.number)";
+    let mut select = stored(connection.prepare_cached(sql))?;
+    stored(select.query_row([job_id.map(|job_id| job_id.0)], |row| unsigned(row, 0)))
 }
 
 pub(super) fn messages(

@@ -29,11 +29,10 @@ impl SqliteRepository {
         self.shared.archive.backup(to)
     }
 
-    /// Writes the whole file anew, while nobody works on it: it becomes as small as what is in it, and what a
-    /// [purge](Repository::purge) removed is nowhere in it any more.
+    /// Writes the whole file anew, while nobody works on it: it becomes as small as what is in it. A [purge](Repository::purge) writes over
+    /// what it removes, but the file keeps its length.
     ///
-    /// A purge by itself only lets go of contents; until they are written over they can be found in the file by other means. The
-    /// proof that they were there stays. Backups, and an index beside the file, are not looked at.
+    /// Backups, and an index beside the file, are not looked at.
     ///
     /// # Errors
     ///

@@ -113,8 +113,8 @@ fn a_damaged_database_is_told_in_a_line_and_verify_says_what_is_damaged() {
     let mut bytes = fs::read(scene.path("batch.db")).unwrap();
     // All but the schema: without that it would be no database.
     let kept = pages_of_the_schema(&scene.path("batch.db"));
-    for (number, page) in bytes.chunks_mut(16 * 1024).enumerate().filter(|(number, _)| !kept.contains(&(number + 1))) {
-        assert!(number > 0, "the first page has the header");
+    for (page, number) in bytes.chunks_mut(16 * 1024).zip(1..).filter(|(_, number)| !kept.contains(number)) {
+        assert!(number > 1, "the first page has the header");
         page.fill(0x5a);
     }
     fs::write(scene.path("batch.db"), &bytes).unwrap();
@@ -130,7 +130,7 @@ fn a_damaged_database_is_told_in_a_line_and_verify_says_what_is_damaged() {
     assert!(fs::read(scene.path("batch.db")).unwrap() == bytes, "it was changed");
 }
 
-fn pages_of_the_schema(path: &Path) -> Vec<usize> {
+fn pages_of_the_schema(path: &Path) -> Vec<u32> {
     let database = rusqlite::Connection::open(path).unwrap();
     let mut select = database.prepare("SELECT pageno FROM dbstat WHERE name = 'sqlite_schema'").unwrap();
     let pages = select.query_map([], |row| row.get(0)).unwrap();
@@ -278,4 +278,16 @@ fn nothing_else_is_written_where_the_database_is_and_nothing_emptied_for_a_unit_
     assert_eq!(scene.read("kept.jsonl"), "kept");
     scene.run("export haiku-001 -o kept.jsonl").well();
     assert!(scene.read("kept.jsonl").contains("haiku-001"));
+}
+
+#[test]
+fn a_search_index_whose_damage_shows_only_when_it_is_asked_is_made_anew_by_the_same_command() {
+    let scene = scene();
+    scene.run("run units.jsonl -q").well();
+    scene.run("search p").well().says("a COMPLETED");
+    let index = rusqlite::Connection::open(scene.path("batch.db.search")).unwrap();
+    assert!(index.execute("UPDATE words_data SET block = x'ffffffffffff' WHERE id > 10", []).unwrap() > 0);
+    drop(index);
+    scene.run("search p").well().says("a COMPLETED").tells("made anew");
+    assert_eq!(scene.run("search p").well().says("a COMPLETED").err, "");
 }

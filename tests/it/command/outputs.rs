@@ -1,9 +1,11 @@
 //! Where the output goes: to somebody who reads no further, to a full disk, to nobody.
 
-use std::fs::File;
+use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::process::Stdio;
 
+use super::screen::Terminal;
 use super::{Scene, wait};
 
 const COMMANDS: [&str; 11] = [
@@ -97,4 +99,63 @@ fn whoever_cannot_be_told_of_trouble_is_no_reason_to_stop() {
     assert_eq!(code("run u.jsonl --latency 20ms"), Some(1));
     assert_eq!(scene.count("COMPLETED"), 1);
     assert_eq!((code("show nobody"), code("list --db none.db")), (Some(2), Some(3)));
+}
+
+#[test]
+fn what_is_written_is_for_its_owner_and_an_existing_file_keeps_its_mode() {
+    let scene = Scene::new();
+    scene.write_units("units.jsonl", 1);
+    scene.run("run units.jsonl -q").well();
+    let mode = |name: &str| fs::metadata(scene.path(name)).unwrap().permissions().mode() & 0o777;
+    let lines = ["report -o page.html", "export -o all.jsonl", "export --folder units"];
+    let names = ["page.html", "all.jsonl", "units/00000001-u0001.json"];
+    for line in lines {
+        scene.run(line).well();
+    }
+    assert_eq!(names.map(mode), [0o600; 3]);
+    for name in names {
+        fs::set_permissions(scene.path(name), Permissions::from_mode(0o644)).unwrap();
+    }
+    for line in lines {
+        scene.run(line).well();
+    }
+    assert_eq!(names.map(mode), [0o644; 3]);
+    assert_eq!(mode("units"), 0o700);
+}
+
+#[test]
+fn what_is_no_file_is_written_to_and_never_replaced_and_a_link_leads_to_its_file() {
+    let scene = Scene::new();
+    scene.write_units("units.jsonl", 1);
+    scene.run("run units.jsonl -q").well();
+    scene.write("page.html", "before");
+    std::os::unix::fs::symlink("page.html", scene.path("link.html")).unwrap();
+    scene.run("report -o link.html").well();
+    assert!(scene.read("page.html").contains("<html") && scene.path("link.html").is_symlink());
+    rustix::fs::mkfifoat(rustix::fs::CWD, scene.path("fifo"), rustix::fs::Mode::RWXU).unwrap();
+    for line in ["report -o fifo", "export -o fifo"] {
+        let started = scene.start(&line.split(' ').collect::<Vec<_>>());
+        let read = fs::read(scene.path("fifo")).unwrap();
+        started.end().well();
+        assert!(!read.is_empty(), "{line}");
+        assert!(fs::metadata(scene.path("fifo")).unwrap().file_type().is_fifo(), "{line}");
+    }
+}
+
+#[test]
+fn a_terminal_obeys_nothing_of_what_is_exported_and_a_file_has_it_as_it_was() {
+    const HOSTILE: &str = "\u{1b}[2J\u{9b}31m\u{202e}x";
+    let scene = Scene::new();
+    let unit = serde_json::json!({ "id": "a", "prompt": HOSTILE });
+    scene.write("units.jsonl", format!("{unit}\n"));
+    scene.run("run units.jsonl -q -- cat").well();
+    for line in ["export", "export --format markdown", "export --format otel", "show a --raw", "report -o -"] {
+        let mut terminal = Terminal::start(scene.command(&line.split(' ').collect::<Vec<_>>()), 80, 24);
+        assert!(terminal.end().success());
+        let said = terminal.said();
+        let obeyed = said.chars().find(|sign| matches!(sign, '\u{1b}' | '\u{9b}' | '\u{202e}'));
+        assert_eq!(obeyed, None, "{line}: {said:?}");
+    }
+    assert!(scene.run("export --format markdown").well().out.contains(HOSTILE));
+    assert_eq!(scene.run("export").well().json()[0]["prompt"], HOSTILE);
 }

@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use workcrew::clock::Clock;
-use workcrew::{Completion, ExecuteError, NewUnit, Outcome, Refusal, Stop, UnitStatus};
+use workcrew::{Archive as _, Completion, ExecuteError, NewUnit, Outcome, Refusal, Stop, UnitStatus};
 
 use super::{World, next, stage, tells_attempts, until};
 use crate::support::Up as _;
@@ -83,6 +83,10 @@ fn a_hold_without_an_end_waits_for_a_person_and_uses_up_no_attempt() {
     assert_eq!(world.said("a", 1), ["so far"]);
     let attempt = &world.attempts("a")[0];
     assert_eq!((attempt.outcome, attempt.is_counted), (Some(Outcome::Released), false));
+    // What was said is where a purge can remove it, which it cannot in the journal.
+    assert_eq!(attempt.failure.as_ref().unwrap().to_string(), "auth: the key is wrong");
+    let row = world.repository.unit_journal(unit.key, 0, 100).unwrap().items.pop().unwrap();
+    assert_eq!(row.reason.as_deref(), Some("auth"));
     world.clock.advance(Duration::from_secs(100_000));
     assert_eq!(pool.wait_for_completion(), Completion::Blocked("auth: the key is wrong".to_owned()));
     assert!(stage.is_empty());

@@ -81,6 +81,27 @@ fn a_token_of_ten_megabytes_is_shown_bit_by_bit() {
 }
 
 #[test]
+fn names_that_strangers_gave_to_models_take_no_more_room_than_names() {
+    let Some(mut browser) = Browser::start() else { return };
+    let scene = Scene::new("names");
+    for number in 0..20 {
+        let lease = scene.claim(&NewUnit::new(format!("u{number}")).prompt("Go."), "w1");
+        let model = format!("<img src=x onerror=alert(1)>\u{1b}[2J{number}{}", "m".repeat(100_000));
+        let report = AttemptReport::completed().charge(super::scene::charge(&model, Some(1)));
+        scene.repository.finish(&lease, &report).unwrap();
+    }
+    let (path, written) = scene.write(&Report::new());
+    assert!(written.bytes < 300_000, "{written:?}");
+    browser.open(&path, "");
+    assert_eq!(browser.count("#models .bar-row"), 8, "and the others are counted");
+    browser.click("#models button.bar-row");
+    assert_eq!(browser.text("#count"), "1 of 20 units");
+    let fits = "document.documentElement.scrollWidth <= innerWidth";
+    assert_eq!((browser.eval(fits), browser.count("img")), (json!(true), 0));
+    assert_eq!(browser.troubles(), Vec::<String>::new());
+}
+
+#[test]
 fn memory_does_not_grow_with_the_archive() {
     let name = "report::large::memory_does_not_grow_with_the_archive";
     let write = || {

@@ -1,8 +1,10 @@
 //! The page as a whole: its numbers, its colours, what it says of what is not in it.
 
+use chrono::{TimeDelta, Utc};
 use serde_json::json;
 use workcrew::audit::report::Report;
-use workcrew::{Archive, Outcome, UnitStatus};
+use workcrew::repository::By;
+use workcrew::{Archive, AttemptReport, NewUnit, Next, Outcome, Repository, UnitStatus};
 
 use super::browser::Browser;
 use super::scene::{self, Scene};
@@ -51,7 +53,7 @@ fn an_unknown_price_is_never_nothing() {
     let (path, _) = scene.write(&Report::new());
     browser.open(&path, "");
     let lead = browser.text("#lead");
-    assert!(lead.contains("cost at least $0.0700, and 1 attempt whose price is unknown."), "{lead}");
+    assert!(lead.contains("cost at least $0.0700, and 2 attempts whose price is unknown."), "{lead}");
     assert_eq!(browser.text("#tile-cost .value"), "at least $0.0700");
     assert_eq!(
         browser.eval("[...document.querySelectorAll('#models .bar-value')].map((bar) => bar.textContent)"),
@@ -60,6 +62,40 @@ fn an_unknown_price_is_never_nothing() {
     let cell = "[...document.querySelectorAll('tr.unit')].find((row) => row.textContent.includes('given-up')).querySelector('.col-cost').textContent";
     assert_eq!(browser.eval(cell), "unknown");
     assert!(!browser.eval("document.querySelector('main').textContent.includes('$0.00 ')").as_bool().unwrap());
+}
+
+#[test]
+fn where_nobody_told_a_price_there_is_none_and_the_pictures_that_are_left_fill_their_row() {
+    let Some(mut browser) = Browser::start() else { return };
+    let scene = Scene::new("silent");
+    let finish = |id: &str, report: &AttemptReport| {
+        let lease = scene.claim(&NewUnit::new(id).prompt("Go."), "w1");
+        scene.repository.finish(&lease, report).unwrap();
+    };
+    finish("good", &AttemptReport::completed());
+    finish("bad", &scene::failed("refused", "the model refuses", Next::GiveUp));
+    let (path, _) = scene.write(&Report::new());
+    browser.open(&path, "");
+    let lead = browser.text("#lead");
+    assert!(lead.ends_with("; what it cost is not known."), "{lead}");
+    let tile = ["#tile-cost .value", "#tile-cost .note", "#tile-tokens .value"].map(|part| browser.text(part));
+    assert_eq!(tile, ["unknown", "2 attempts whose price is unknown", "–"]);
+    assert!(!browser.text("main").contains("$0"));
+    let left = "[...document.querySelectorAll('.card:not(.wide)')].filter((card) => card.offsetParent)";
+    let edges = browser.eval(&format!(
+        "[{left}.length, {left}.at(-1).getBoundingClientRect().right === document.querySelector('.wide').getBoundingClientRect().right]"
+    ));
+    assert_eq!(edges, json!([2, true]));
+    scene.repository.purge(Utc::now() + TimeDelta::days(1), &By::whom("ada")).unwrap();
+    let (path, _) = scene.write(&Report::new());
+    browser.open(&path, "");
+    assert_eq!(
+        browser.eval("[...document.querySelectorAll('.unit-note')].map((note) => note.textContent)"),
+        json!(["contents were purged", "contents were purged"])
+    );
+    browser.open(&path, "#unit=silent/bad");
+    assert_eq!(browser.text("#reader-body .failure"), "refused");
+    assert_eq!(browser.troubles(), Vec::<String>::new());
 }
 
 #[test]

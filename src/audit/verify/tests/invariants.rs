@@ -2,7 +2,7 @@
 
 use super::tampered::assert_found;
 use super::*;
-use crate::attempt::{Attempt, AttemptResult, Outcome};
+use crate::attempt::{Attempt, AttemptKey, AttemptResult, Outcome};
 use crate::conversation::{MessageContent, Role, StoredMessage, Truncation};
 use crate::lease::Owner;
 use crate::repository::{JournalEntry, StoredInputs};
@@ -443,7 +443,10 @@ fn i13_contents_that_a_purge_left_and_ones_that_vanished_without_it_are_found() 
 
     let tampered = Tampered {
         result: |result| {
-            result.purged = Some(result.hashes());
+            let worker = WorkerId::new("w1").unwrap();
+            let key = AttemptKey { unit: UnitKey(1), number: 1 };
+            let without_failure = Attempt::claimed(key, 1, OwnerId(1), worker, chrono::DateTime::UNIX_EPOCH);
+            result.purged = Some(result.hashes(&without_failure));
             (result.rendered_prompt, result.result, result.output) = (None, None, None);
         },
         messages: |messages| messages[0].content = None,

@@ -81,6 +81,18 @@ pub(super) fn step(
     Ok(ControlFlow::Continue(progress(&mark, goal)))
 }
 
+/// Takes out what was purged since the mark, which stays where it is. Until the index is rewritten the words are only marked as gone.
+pub(super) fn forget_purged(connection: &Connection, archive: &SqliteArchive) -> Result<(), SearchError> {
+    let transaction = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
+    let (mark, holes) = read_mark(connection)?;
+    let mut has_new_holes = false;
+    for UnitKey(unit) in archive.look(|archive| source::purged_since(archive, &mark))? {
+        has_new_holes |= forget(connection, "TRUE", params![unit])?;
+    }
+    write_mark(connection, &mark, if has_new_holes { Holes::New } else { holes })?;
+    Ok(transaction.commit()?)
+}
+
 fn progress(mark: &Mark, goal: &Mark) -> IndexProgress {
     IndexProgress { rows: mark.rows(), rows_total: goal.rows() }
 }

@@ -20,7 +20,7 @@ use std::time::Duration;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
 
 use super::SearchError;
-use crate::repository::sqlite::{migrate, open};
+use crate::repository::sqlite::{migrate, open, purge};
 
 /// What stands in the header of our indexes: "wkcs".
 const APPLICATION_ID: i32 = 0x776b_6373;
@@ -178,7 +178,7 @@ impl From<rusqlite::Error> for Unopened {
     }
 }
 
-fn path_beside(database: &Path) -> PathBuf {
+pub(super) fn path_beside(database: &Path) -> PathBuf {
     let mut path = OsString::from(database);
     path.push(".search");
     path.into()
@@ -236,8 +236,7 @@ fn prepare(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
     connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
     connection.pragma_update(None, "synchronous", "NORMAL")?;
-    // Words of what was purged must not stay in pages that are free.
-    connection.pragma_update_and_check(None, "secure_delete", true, |_| Ok(()))
+    purge::leave_no_traces(connection)
 }
 
 /// Makes the tables, unless they are there.

@@ -105,6 +105,20 @@ impl From<rusqlite::Error> for SearchError {
     }
 }
 
+/// Takes what was purged out of the index beside a database, if it has one; tells whether no word of it is left there.
+pub(super) fn forget_purged(database: &Path) -> bool {
+    if !file::path_beside(database).exists() {
+        return true;
+    }
+    match SearchIndex::beside(database) {
+        // It cannot be written.
+        Ok(index) if index.is_temporary() => false,
+        Ok(index) => index.forget_purged().is_ok(),
+        // What has its name without being one has no words of ours.
+        Err(error) => matches!(error, SearchError::NotOurs { .. }),
+    }
+}
+
 /// How far catching up is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -217,6 +231,25 @@ impl SearchIndex {
         }
         done.is_complete = true;
         Ok(done)
+    }
+
+    /// Takes what was purged out of the index, without making anything searchable.
+    fn forget_purged(&self) -> Result<(), SearchError> {
+        let forget = || -> Result<(), SearchError> {
+            let mut index = self.index();
+            index.follow()?;
+            catch_up::forget_purged(index.connection(), &self.archive)
+        };
+        let is_forgotten = forget().and_then(|()| {
+            // Whoever wants nothing more than is there only has the index rewritten without its holes.
+            let nothing_more = source::Mark::default();
+            while self.step(&nothing_more, &mut CaughtUp::default())?.is_continue() {}
+            Ok(())
+        });
+        match is_forgotten {
+            Err(SearchError::Damaged) => self.make_anew(),
+            is_forgotten => is_forgotten,
+        }
     }
 
     fn step(&self, goal: &source::Mark, done: &mut CaughtUp) -> Result<ControlFlow<(), IndexProgress>, SearchError> {

@@ -117,6 +117,14 @@ pub(super) fn page(connection: &Connection, mark: Mark) -> Result<Option<Page>> 
     Ok(Some(page))
 }
 
+/// The units that were purged since a mark.
+pub(super) fn purged_since(connection: &Connection, mark: &Mark) -> Result<Vec<UnitKey>> {
+    let mut select =
+        stored(connection.prepare_cached("SELECT unit_key FROM journal WHERE seq > ?1 AND change = 'PURGE'"))?;
+    let units = stored(select.query_map([mark.journal_seq], |row| row.get(0).map(UnitKey)))?;
+    units.map(stored).collect()
+}
+
 /// A row of the journal, as far as it tells of something to be found.
 struct Told {
     seq: i64,
