@@ -39,6 +39,7 @@ mod result;
 #[cfg(test)]
 pub(crate) mod scene;
 pub mod simulated;
+mod trouble;
 pub mod warm;
 
 pub use self::available::Unavailable;

@@ -8,7 +8,7 @@ use crate::executor::{ExecuteError, Then, WorkResult, kinds};
 
 /// What went wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::executor) enum Trouble {
+pub(super) enum Trouble {
     RateLimited {
         pause: Option<Duration>,
     },
@@ -44,7 +44,7 @@ pub(in crate::executor) enum Trouble {
 
 impl Trouble {
     /// The name under which it is stored.
-    pub(in crate::executor) fn kind(self) -> &'static str {
+    pub(super) fn kind(self) -> &'static str {
         match self {
             Trouble::RateLimited { .. } => kinds::RATE_LIMITED,
             Trouble::Quota { .. } => kinds::QUOTA,
@@ -74,7 +74,7 @@ impl Trouble {
     }
 
     /// What follows.
-    pub(in crate::executor) fn then(self) -> Then {
+    pub(super) fn then(self) -> Then {
         match self {
             Trouble::RateLimited { pause: Some(pause) } => Then::RetryAfter(pause),
             Trouble::RateLimited { pause: None }
@@ -106,7 +106,7 @@ impl Trouble {
     }
 
     /// The error for the pool, with what came out of the attempt all the same.
-    pub(in crate::executor) fn error(self, message: impl Into<String>, result: WorkResult) -> ExecuteError {
+    pub(super) fn error(self, message: impl Into<String>, result: WorkResult) -> ExecuteError {
         let error = match self.then() {
             Then::RetryAfter(pause) => ExecuteError::retry_after(pause, message),
             Then::GiveUp => ExecuteError::give_up(message),
@@ -119,7 +119,7 @@ impl Trouble {
 }
 
 /// What the status of a provider's answer means; `None` if it means nothing in particular.
-pub(in crate::executor) fn by_status(status: u64) -> Option<Trouble> {
+pub(super) fn by_status(status: u64) -> Option<Trouble> {
     match status {
         401 | 403 => Some(Trouble::Authentication),
         402 => Some(Trouble::Quota { resets_at: None }),
