@@ -31,6 +31,8 @@ pub mod codex_cli;
 mod command;
 mod error;
 mod files;
+#[cfg(feature = "http")]
+pub mod http;
 pub mod ipc;
 pub mod kinds;
 pub(crate) mod process;

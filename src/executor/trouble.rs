@@ -18,6 +18,10 @@ pub(super) enum Trouble {
     Overloaded,
     ServerError,
     Connection,
+    Dropped,
+    Truncated,
+    BadResponse,
+    WrongUrl,
     Authentication,
     InvalidRequest,
     ModelNotFound,
@@ -25,6 +29,7 @@ pub(super) enum Trouble {
     Budget,
     MaxTokens,
     Refused,
+    ContentFilter,
     NoStructuredOutput,
     BadStructuredOutput,
     /// The unit itself names a session that is not there.
@@ -51,6 +56,10 @@ impl Trouble {
             Trouble::Overloaded => kinds::OVERLOADED,
             Trouble::ServerError => kinds::SERVER_ERROR,
             Trouble::Connection => kinds::CONNECTION,
+            Trouble::Dropped => kinds::DROPPED,
+            Trouble::Truncated => kinds::TRUNCATED,
+            Trouble::BadResponse => kinds::BAD_RESPONSE,
+            Trouble::WrongUrl => kinds::WRONG_URL,
             Trouble::Authentication => kinds::AUTHENTICATION,
             Trouble::InvalidRequest => kinds::INVALID_REQUEST,
             Trouble::ModelNotFound => kinds::MODEL_NOT_FOUND,
@@ -58,6 +67,7 @@ impl Trouble {
             Trouble::Budget => kinds::BUDGET,
             Trouble::MaxTokens => kinds::MAX_TOKENS,
             Trouble::Refused => kinds::REFUSED,
+            Trouble::ContentFilter => kinds::CONTENT_FILTER,
             Trouble::NoStructuredOutput => kinds::NO_STRUCTURED_OUTPUT,
             Trouble::BadStructuredOutput => kinds::BAD_STRUCTURED_OUTPUT,
             Trouble::NamedSessionNotFound | Trouble::OwnSessionNotFound => kinds::SESSION_NOT_FOUND,
@@ -81,6 +91,9 @@ impl Trouble {
             | Trouble::Overloaded
             | Trouble::ServerError
             | Trouble::Connection
+            | Trouble::Dropped
+            | Trouble::Truncated
+            | Trouble::BadResponse
             | Trouble::NoStructuredOutput
             | Trouble::OwnSessionNotFound
             | Trouble::Agent
@@ -92,13 +105,14 @@ impl Trouble {
             | Trouble::TimedOut
             | Trouble::Cancelled => Then::Retry,
             Trouble::Quota { resets_at } => Then::Hold { until: resets_at },
-            Trouble::Authentication => Then::Hold { until: None },
+            Trouble::WrongUrl | Trouble::Authentication => Then::Hold { until: None },
             Trouble::InvalidRequest
             | Trouble::ModelNotFound
             | Trouble::MaxTurns
             | Trouble::Budget
             | Trouble::MaxTokens
             | Trouble::Refused
+            | Trouble::ContentFilter
             | Trouble::BadStructuredOutput
             | Trouble::NamedSessionNotFound
             | Trouble::InvalidArguments => Then::GiveUp,
