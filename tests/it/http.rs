@@ -3,6 +3,7 @@
 mod answers;
 mod limits;
 mod provider;
+mod real_api;
 mod secrets;
 mod sessions;
 mod speech;
