@@ -4,7 +4,7 @@
 //!
 //! | kind | what happened | what follows |
 //! |---|---|---|
-//! | [`RATE_LIMITED`] | too many requests for now (429) | another attempt, after the pause that was asked for if one is known |
+//! | [`RATE_LIMITED`] | too many requests for now (429) | another attempt, after the pause that was asked for if one is known; who would ask before that waits with the pool |
 //! | [`QUOTA`] | what the account may use is used up, or it has no money left | the pool waits: until the reset if that is known, else for a person |
 //! | [`OVERLOADED`] | the provider has too much to do (529) | another attempt |
 //! | [`SERVER_ERROR`] | the provider is broken (500, 502, 503) | another attempt |

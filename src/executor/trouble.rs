@@ -8,6 +8,7 @@ use crate::executor::{ExecuteError, Then, WorkResult, kinds};
 
 /// What went wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "http"), expect(dead_code, reason = "some are told apart only over HTTP"))]
 pub(super) enum Trouble {
     RateLimited {
         pause: Option<Duration>,

@@ -1,6 +1,8 @@
 //! Models over HTTP in whole pools, against a provider that does as it is told.
 
 mod answers;
+#[cfg(feature = "cli")]
+mod command;
 mod limits;
 mod provider;
 mod real_api;

@@ -120,8 +120,7 @@ fn block(part: &Part) -> Option<Value> {
             let content: Vec<Value> = content.iter().filter_map(block).collect();
             Some(json!({ "type": "tool_result", "tool_use_id": tool_use_id, "content": content, "is_error": is_error }))
         }
-        Part::Image { media_type, source } if source.starts_with("http") => {
-            let _ = media_type;
+        Part::Image { source, .. } if source.starts_with("http") => {
             Some(json!({ "type": "image", "source": { "type": "url", "url": source } }))
         }
         Part::Image { media_type, source } => {
@@ -357,5 +356,83 @@ impl Reply for AnthropicReply {
 
     fn kept_bytes(&self) -> usize {
         self.kept_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(events: &[Value]) -> AnthropicReply {
+        let mut reply = AnthropicReply::default();
+        events.iter().for_each(|event| reply.take(event).unwrap());
+        reply
+    }
+
+    fn delta(index: u64, delta: Value) -> Value {
+        json!({ "type": "content_block_delta", "index": index, "delta": delta })
+    }
+
+    fn start(index: u64, block: Value) -> Value {
+        json!({ "type": "content_block_start", "index": index, "content_block": block })
+    }
+
+    #[test]
+    fn counters_take_the_place_of_those_before_and_what_is_null_says_nothing() {
+        let began = json!({ "input_tokens": 5, "cache_read_input_tokens": 7, "output_tokens": 1 });
+        let ended =
+            json!({ "input_tokens": null, "output_tokens": 30, "output_tokens_details": { "thinking_tokens": 20 } });
+        let reply = taken(&[
+            json!({ "type": "message_start", "message": { "model": "m", "usage": began } }),
+            json!({ "type": "message_delta", "delta": { "stop_reason": "end_turn" }, "usage": { "output_tokens": 10 } }),
+            json!({ "type": "message_delta", "delta": {}, "usage": ended }),
+        ]);
+        let tokens = Tokens { input: 5, output: 10, cache_read: 7, cache_write: 0, reasoning: 20 };
+        assert_eq!(reply.usage(), Some(Usage { tokens, is_final: true }));
+    }
+
+    #[test]
+    fn blocks_that_nobody_knows_are_sent_back_as_they_came() {
+        let hidden = json!({ "type": "redacted_thinking", "data": "c2VjcmV0" });
+        let search = json!({ "type": "server_tool_use", "id": "s1", "name": "web_search", "input": {} });
+        let citation = json!({ "cited_text": "x" });
+        let reply = taken(&[
+            start(0, hidden.clone()),
+            start(1, search),
+            delta(1, json!({ "type": "input_json_delta", "partial_json": "{\"q\":1}" })),
+            start(2, json!({ "type": "text", "text": "" })),
+            start(3, json!({ "type": "text", "text": "" })),
+            delta(3, json!({ "type": "citations_delta", "citation": citation })),
+            delta(3, json!({ "type": "text_delta", "text": "x" })),
+        ]);
+        let search = json!({ "type": "server_tool_use", "id": "s1", "name": "web_search", "input": { "q": 1 } });
+        let text = json!({ "type": "text", "text": "x", "citations": [citation] });
+        assert_eq!(reply.written()["content"], json!([hidden, search, text]), "an empty text would be refused");
+        assert_eq!(reply.parts().len(), 3);
+    }
+
+    #[test]
+    fn arguments_that_are_no_json_are_kept_and_can_be_sent_back() {
+        let tool = json!({ "type": "tool_use", "id": "t1", "name": "look", "input": {} });
+        let reply = taken(&[start(0, tool), delta(0, json!({ "type": "input_json_delta", "partial_json": "{\"a" }))]);
+        assert_eq!(reply.parts(), [Part::tool_use("t1", "look", json!("{\"a"))]);
+        assert_eq!(reply.written()["content"][0]["input"], json!({ "unread": "{\"a" }));
+    }
+
+    #[test]
+    fn a_refusal_says_why_if_it_can() {
+        let details = json!({ "type": "refusal", "category": "cyber", "explanation": null });
+        let delta = json!({ "stop_reason": "refusal", "stop_details": details });
+        let reply = taken(&[json!({ "type": "message_delta", "delta": delta })]);
+        assert_eq!(reply.stop(), Stop::Refused("cyber".to_owned()));
+    }
+
+    #[test]
+    fn a_number_that_is_out_of_all_bounds_takes_no_memory() {
+        let reply = taken(&[
+            start(u64::MAX, json!({ "type": "text", "text": "x" })),
+            delta(1 << 40, json!({ "type": "text_delta", "text": "x" })),
+        ]);
+        assert_eq!((reply.blocks.len(), reply.text()), (0, ""));
     }
 }

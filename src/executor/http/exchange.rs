@@ -7,12 +7,13 @@
 //! Nothing is followed anywhere: a redirect would take the key to somebody else.
 
 use std::io::{self, Read};
+use std::time::Duration;
 
 use serde_json::Value;
 use ureq::http::{HeaderMap, HeaderValue, Response, header};
 use ureq::{Agent, Body, Proxy};
 
-use super::failure::{Failure, HowFar, Said, answer_as_evidence};
+use super::failure::{Failure, HowFar, Said, answer_as_evidence, shown};
 use super::pause;
 use super::secret::{Address, Secrets};
 use super::settings::Settings;
@@ -37,7 +38,7 @@ pub(super) struct Outcome {
     /// Whether the provider took it: from then on it costs.
     pub(super) is_accepted: bool,
     /// How long the provider asks to wait.
-    pub(super) pause: Option<std::time::Duration>,
+    pub(super) pause: Option<Duration>,
     pub(super) sent_bytes: usize,
 }
 
@@ -96,8 +97,7 @@ impl<'a> Exchange<'a> {
             outcome.pause = pause::pause(response.headers(), self.call.clock.now().wall);
             return Err(self.refusal(response, outcome.pause, &secrets));
         }
-        outcome.is_accepted = true;
-        self.take(response, reply, heard, &secrets).map_err(hidden)
+        self.take(response, reply, heard, &secrets, &mut outcome.is_accepted).map_err(hidden)
     }
 
     fn secrets(&self, key: Option<&str>) -> Secrets {
@@ -123,7 +123,7 @@ impl<'a> Exchange<'a> {
     }
 
     /// What an answer means that is an error.
-    fn refusal(&self, response: Response<Body>, pause: Option<std::time::Duration>, secrets: &Secrets) -> Failure {
+    fn refusal(&self, response: Response<Body>, pause: Option<Duration>, secrets: &Secrets) -> Failure {
         let status = response.status().as_u16();
         let id = request_id(response.headers()).map(|id| secrets.hide(&id));
         let mut body = Vec::new();
@@ -134,7 +134,7 @@ impl<'a> Exchange<'a> {
             return Failure::stopped(reason);
         }
         let said = serde_json::from_slice(&body).ok().and_then(|body| Said::read(&body));
-        let text = || super::failure::shown(&String::from_utf8_lossy(&body));
+        let text = || shown(&String::from_utf8_lossy(&body));
         let failure = match (said, status) {
             (None, 300..400 | 404 | 405) => Failure::nobody_there(status, &text()),
             (Some(_), 300..400) => Failure::nobody_there(status, &text()),
@@ -155,6 +155,7 @@ impl<'a> Exchange<'a> {
         reply: &mut R,
         heard: &mut dyn FnMut(&R),
         secrets: &Secrets,
+        is_accepted: &mut bool,
     ) -> Result<(), Failure> {
         let headers = response.headers();
         let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok()).unwrap_or_default();
@@ -166,8 +167,11 @@ impl<'a> Exchange<'a> {
             return Err(Failure::new(Trouble::BadResponse, what));
         }
         match kind.as_str() {
-            "" | "text/event-stream" => self.take_stream(body, reply, heard, secrets),
-            "application/json" => self.take_whole(body, reply, secrets),
+            "" | "text/event-stream" => {
+                *is_accepted = true;
+                self.take_stream(body, reply, heard, secrets)
+            }
+            "application/json" => self.take_whole(body, reply, secrets, is_accepted),
             _ => {
                 let mut beginning = Vec::new();
                 let _ = body.take(ERROR_LIMIT_BYTES).read_to_end(&mut beginning);
@@ -224,7 +228,14 @@ impl<'a> Exchange<'a> {
         Ok(())
     }
 
-    fn take_whole<R: Reply>(&self, body: impl Read, reply: &mut R, secrets: &Secrets) -> Result<(), Failure> {
+    fn take_whole<R: Reply>(
+        &self,
+        body: impl Read,
+        reply: &mut R,
+        secrets: &Secrets,
+        is_accepted: &mut bool,
+    ) -> Result<(), Failure> {
+        *is_accepted = true;
         let mut bytes = Vec::new();
         let limit_bytes = ANSWER_LIMIT_BYTES as u64;
         body.take(limit_bytes + 1).read_to_end(&mut bytes).map_err(|error| self.lost(error))?;
@@ -236,6 +247,7 @@ impl<'a> Exchange<'a> {
         let body: Value =
             serde_json::from_slice(&bytes).map_err(|_| Failure::senseless("the answer is no JSON", &bytes))?;
         if let Some(said) = Said::read(&body) {
+            *is_accepted = false;
             let failure = Failure::told(&said, None, self.call.clock.now().wall);
             return Err(failure.evidence("error", body, bytes));
         }

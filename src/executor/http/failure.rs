@@ -29,7 +29,7 @@ pub(super) struct Failure {
     pub(super) message: String,
     pub(super) then: Then,
     /// What the provider sent that shows it, for the conversation.
-    pub(super) evidence: Option<Message>,
+    pub(super) evidence: Option<Box<Message>>,
 }
 
 impl Failure {
@@ -46,7 +46,7 @@ impl Failure {
     /// Keeps what shows it.
     pub(super) fn evidence(mut self, kind: &str, value: Value, raw: Vec<u8>) -> Failure {
         let part = Part::Other { kind: kind.to_owned(), value };
-        self.evidence = Some(Message::new(Role::System).part(part).raw(raw));
+        self.evidence = Some(Box::new(Message::new(Role::System).part(part).raw(raw)));
         self
     }
 

@@ -75,3 +75,4 @@ pub use self::api::HttpApi;
 pub use self::gateway::gateway;
 pub use self::openai::{OpenAi, OpenAiApi};
 pub use self::tool::Tool;
+pub use self::wire::Wire;

@@ -32,6 +32,9 @@ pub struct OpenAi;
 ///
 /// let local = OpenAiApi::new("llama3.2").base_url("http://localhost:11434/v1").without_key();
 /// ```
+///
+/// [`max_tokens`](HttpApi::max_tokens) is called `max_completion_tokens` by OpenAI itself and `max_tokens` by all others. A server that does not know
+/// `stream_options`, with which the usage is asked for, is spared with `.extra("stream_options", Value::Null)`.
 pub type OpenAiApi = HttpApi<OpenAi>;
 
 impl HttpApi<OpenAi> {
@@ -336,5 +339,86 @@ impl Reply for OpenAiReply {
 
     fn kept_bytes(&self) -> usize {
         self.text.len() + self.thoughts.len() + self.refusal.len() + self.other_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(events: &[Value]) -> OpenAiReply {
+        let mut reply = OpenAiReply::default();
+        events.iter().for_each(|event| reply.take(event).unwrap());
+        reply
+    }
+
+    fn calls(deltas: &[Value]) -> Vec<(String, String, String)> {
+        let event = |delta: &Value| json!({ "choices": [{ "index": 0, "delta": { "tool_calls": [delta] } }] });
+        let reply = taken(&deltas.iter().map(event).collect::<Vec<_>>());
+        reply.calls.into_iter().map(|call| (call.id, call.name, call.arguments)).collect()
+    }
+
+    fn call(id: &str, name: &str, arguments: &str) -> (String, String, String) {
+        (id.to_owned(), name.to_owned(), arguments.to_owned())
+    }
+
+    #[test]
+    fn calls_are_told_apart_by_number_or_by_name_as_servers_have_it() {
+        let both = [call("a", "look", "{}"), call("b", "see", "{}")];
+        let function = |name: &str, arguments: &str| json!({ "name": name, "arguments": arguments });
+        // By number, in turns, the name repeated with every piece.
+        let by_number = [
+            json!({ "index": 0, "id": "a", "function": function("look", "{") }),
+            json!({ "index": 1, "id": "b", "function": function("see", "{") }),
+            json!({ "index": 0, "function": function("look", "}") }),
+            json!({ "index": 1, "function": function("", "}") }),
+        ];
+        assert_eq!(calls(&by_number), both);
+        // All with the same number.
+        let same = [
+            json!({ "index": 0, "id": "a", "function": function("look", "{}") }),
+            json!({ "index": 0, "id": "b", "function": function("see", "{}") }),
+        ];
+        assert_eq!(calls(&same), both);
+        // Without any number.
+        let without = [
+            json!({ "id": "a", "function": function("look", "{") }),
+            json!({ "function": function("", "}") }),
+            json!({ "id": "b", "function": function("see", "{}") }),
+        ];
+        assert_eq!(calls(&without), both);
+        // Arguments that are an object already.
+        let whole = [json!({ "id": "a", "function": { "name": "look", "arguments": { "x": 1 } } })];
+        assert_eq!(calls(&whole), [call("a", "look", r#"{"x":1}"#)]);
+    }
+
+    #[test]
+    fn tokens_are_taken_apart_however_they_are_counted() {
+        let tokens = |usage: Value| taken(&[json!({ "choices": null, "usage": usage })]).usage().unwrap().tokens;
+        let thinking = |reasoning: u64| json!({ "reasoning_tokens": reasoning });
+        let part = json!({ "prompt_tokens": 10, "completion_tokens": 30, "total_tokens": 40, "completion_tokens_details": thinking(20) });
+        assert_eq!((tokens(part.clone()).output, tokens(part).reasoning), (10, 20));
+        let apart = json!({ "prompt_tokens": 10, "completion_tokens": 30, "total_tokens": 60, "completion_tokens_details": thinking(20) });
+        assert_eq!((tokens(apart.clone()).output, tokens(apart).reasoning), (30, 20));
+        let cached =
+            json!({ "prompt_tokens": 100, "prompt_tokens_details": { "cached_tokens": 60, "cache_write_tokens": 30 } });
+        let expected = Tokens { input: 10, cache_read: 60, cache_write: 30, ..Tokens::default() };
+        assert_eq!(tokens(cached), expected);
+        let odd = json!({ "prompt_tokens": 1, "prompt_tokens_details": { "cached_tokens": 60 } });
+        assert_eq!(tokens(odd).total(), 1, "no token is counted twice");
+    }
+
+    #[test]
+    fn a_usage_that_comes_again_and_again_takes_the_place_of_the_one_before() {
+        let chunk = |tokens: u64| json!({ "choices": [{ "index": 0, "delta": { "content": "x" } }], "usage": { "prompt_tokens": 5, "completion_tokens": tokens } });
+        let reply = taken(&[chunk(1), chunk(2), chunk(3)]);
+        let usage = reply.usage().unwrap();
+        assert_eq!((usage.tokens.input, usage.tokens.output, usage.is_final, reply.text()), (5, 3, false, "xxx"));
+    }
+
+    #[test]
+    fn other_choices_are_passed_over() {
+        let choice = |index: u64| json!({ "index": index, "delta": { "content": index.to_string() } });
+        assert_eq!(taken(&[json!({ "choices": [choice(0), choice(1)] })]).text(), "0");
     }
 }

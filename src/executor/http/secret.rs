@@ -28,7 +28,7 @@ impl Key {
     pub(super) fn read(&self) -> Result<Option<String>, Failure> {
         let (found, missing) = match self {
             Key::Needless => return Ok(None),
-            Key::Variable(name) => (std::env::var(name).ok(), self.missing_from(name)),
+            Key::Variable(name) => (std::env::var(name).ok(), format!("the variable `{name}` has no key")),
             Key::Asked(ask) => (ask(), "no key was given".to_owned()),
         };
         let found = found.map(|key| key.trim().to_owned()).filter(|key| !key.is_empty());
@@ -38,10 +38,6 @@ impl Key {
             return Err(Failure::new(Trouble::Authentication, message));
         }
         Ok(Some(key))
-    }
-
-    fn missing_from(&self, name: &str) -> String {
-        format!("the variable `{name}` has no key")
     }
 }
 

@@ -217,7 +217,7 @@ impl<W: Wire> Talk<'_, W> {
             let message = message.raw(raw.to_string());
             messages.push(if failure.is_some() { message.partial() } else { message });
         }
-        messages.extend(failure.and_then(|failure| failure.evidence.clone()));
+        messages.extend(failure.and_then(|failure| failure.evidence.as_deref().cloned()));
         if !messages.is_empty() {
             self.tell(messages);
         }

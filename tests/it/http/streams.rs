@@ -214,6 +214,7 @@ fn an_answer_of_another_type_makes_no_sense() {
     let tried = ask(anthropic(&provider));
     assert_eq!(tried.kind(), kinds::BAD_RESPONSE);
     assert!(tried.said().contains("`text/html`") && tried.said().contains("Please log in."), "{}", tried.said());
+    assert_eq!(tried.charges, [], "nothing was bought");
     let provider = Provider::always(vec![Step::Send(answer(200, &[("content-type", "application/json")], "{"))]);
     assert_eq!(ask(anthropic(&provider)).kind(), kinds::BAD_RESPONSE);
     // JSON, but no answer.

@@ -161,6 +161,7 @@ fn an_error_may_come_with_a_good_status() {
     ))]);
     let tried = ask(openai(&provider));
     assert_eq!((tried.kind(), tried.then()), (kinds::RATE_LIMITED, Then::Retry));
+    assert_eq!(tried.charges, [], "nothing was bought");
 }
 
 #[test]
