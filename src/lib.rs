@@ -44,6 +44,8 @@ pub use attempt::{
 pub use conversation::{Message, Part, Raw, Role};
 pub use executor::claude_cli::{ClaudeCli, ClaudeSession};
 pub use executor::codex_cli::CodexCli;
+#[cfg(feature = "http")]
+pub use executor::http::{AnthropicApi, OpenAiApi};
 pub use executor::ipc;
 pub use executor::replay::Replay;
 pub use executor::simulated::Simulated;

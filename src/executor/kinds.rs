@@ -4,11 +4,15 @@
 //!
 //! | kind | what happened | what follows |
 //! |---|---|---|
-//! | [`RATE_LIMITED`] | too many requests for now (429) | another attempt, after the pause that was asked for if one is known |
+//! | [`RATE_LIMITED`] | too many requests for now (429) | another attempt, after the pause that was asked for if one is known; who would ask before that waits with the pool |
 //! | [`QUOTA`] | what the account may use is used up, or it has no money left | the pool waits: until the reset if that is known, else for a person |
 //! | [`OVERLOADED`] | the provider has too much to do (529) | another attempt |
 //! | [`SERVER_ERROR`] | the provider is broken (500, 502, 503) | another attempt |
 //! | [`CONNECTION`] | no connection, or it was cut or timed out | another attempt |
+//! | [`DROPPED`] | the connection was lost in the middle of an answer | another attempt |
+//! | [`TRUNCATED`] | an answer stopped before its end, and nothing says why | another attempt |
+//! | [`BAD_RESPONSE`] | what came back is not in the provider's form, or too much | another attempt |
+//! | [`WRONG_URL`] | there is no such service at the address: no URL, a redirect, or nothing where it should be | the pool waits for a person |
 //! | [`AUTHENTICATION`] | no key, a wrong one, or one without the right (401, 403) | the pool waits for a person |
 //! | [`INVALID_REQUEST`] | the provider will not take the request (400, 413), or it is too long | nothing: it would fail again |
 //! | [`MODEL_NOT_FOUND`] | there is no such model for this account (404) | nothing |
@@ -16,6 +20,7 @@
 //! | [`COST_LIMIT`] | its unit has cost as much as it may ([`max_cost`](crate::NewUnit::max_cost)) | nothing: a further attempt would cost more |
 //! | [`MAX_TOKENS`] | the answer is longer than the model may write | nothing: the next one would be as long, and as dear |
 //! | [`REFUSED`] | the model, or what watches over it, refuses | nothing |
+//! | [`CONTENT_FILTER`] | a filter of the provider's stopped the request or the answer | nothing |
 //! | [`NO_STRUCTURED_OUTPUT`] | it answered, but not in the form that was asked for | another attempt |
 //! | [`BAD_STRUCTURED_OUTPUT`] | it tried that form again and again, and never met it | nothing |
 //! | [`SESSION_NOT_FOUND`] | the session to carry on is not there | nothing if the unit names it; another attempt without it if it is an earlier attempt's |
@@ -25,7 +30,7 @@
 //! | [`NO_RESULT`] | the program ended without a result | another attempt |
 //! | [`KILLED`] | a signal ended the program before it had a result | another attempt |
 //! | [`SILENT`] | it said nothing for longer than allowed, and was ended | another attempt |
-//! | [`NEVER_SPOKE`] | it said nothing at all after it was started, and was ended | another attempt |
+//! | [`NEVER_SPOKE`] | it said nothing at all after it was started or asked, and was ended | another attempt |
 //! | [`EXIT_CODE`] | a command ended with another exit code than 0 | another attempt, unless it says otherwise |
 //! | [`NO_PROGRAM`] | there is no such program, or it may not be run | the pool waits for a person |
 //! | [`NOT_STARTED`] | the system could not start it now | another attempt |
@@ -47,6 +52,14 @@ pub const OVERLOADED: &str = "overloaded";
 pub const SERVER_ERROR: &str = "server_error";
 /// No connection, or it was cut.
 pub const CONNECTION: &str = "connection";
+/// The connection was lost in the middle of an answer.
+pub const DROPPED: &str = "dropped";
+/// An answer stopped before its end.
+pub const TRUNCATED: &str = "truncated";
+/// What came back is not in the provider's form.
+pub const BAD_RESPONSE: &str = "bad_response";
+/// There is no such service at the address.
+pub const WRONG_URL: &str = "wrong_url";
 /// No key, a wrong one, or one without the right.
 pub const AUTHENTICATION: &str = "authentication";
 /// The provider will not take the request.
@@ -61,6 +74,8 @@ pub const COST_LIMIT: &str = "cost_limit";
 pub const MAX_TOKENS: &str = "max_tokens";
 /// The model refuses.
 pub const REFUSED: &str = "refused";
+/// A filter of the provider's stopped it.
+pub const CONTENT_FILTER: &str = "content_filter";
 /// It answered, but not in the form that was asked for.
 pub const NO_STRUCTURED_OUTPUT: &str = "no_structured_output";
 /// It never met the form that was asked for.

@@ -31,6 +31,8 @@ pub mod codex_cli;
 mod command;
 mod error;
 mod files;
+#[cfg(feature = "http")]
+pub mod http;
 pub mod ipc;
 pub mod kinds;
 pub(crate) mod process;
@@ -39,6 +41,7 @@ mod result;
 #[cfg(test)]
 pub(crate) mod scene;
 pub mod simulated;
+mod trouble;
 pub mod warm;
 
 pub use self::available::Unavailable;

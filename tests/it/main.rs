@@ -20,6 +20,8 @@ mod examples;
 mod export;
 mod faulty;
 mod heads;
+#[cfg(feature = "http")]
+mod http;
 mod looks;
 mod memory;
 mod pool;

@@ -7,7 +7,8 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use workcrew::executor::CommandExecutor;
-use workcrew::{ClaudeCli, CodexCli, Executor, Replay, Simulated};
+use workcrew::executor::http::{HttpApi, Wire};
+use workcrew::{AnthropicApi, ClaudeCli, CodexCli, Executor, OpenAiApi, Replay, Simulated};
 
 use crate::print;
 use crate::time;
@@ -22,6 +23,10 @@ pub enum Kind {
     Claude,
     /// Codex (`codex exec`)
     Codex,
+    /// A model of Anthropic's over HTTP, with the key in ANTHROPIC_API_KEY
+    Anthropic,
+    /// A model of OpenAI's over HTTP, or any server that speaks as they do, with the key in OPENAI_API_KEY
+    Openai,
     /// The program behind `--`, which gets the prompt as its input and whose output is the answer
     Command,
     /// What is stored in the database of --from: nothing is asked, and a prompt that differs fails
@@ -67,7 +72,19 @@ pub struct ExecutorOptions {
     #[arg(long, value_name = "TOOLS", value_delimiter = ',', help_heading = "Executor")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     allowed_tools: Vec<String>,
-    /// What Claude Code is told before the prompt
+    /// Where a model is asked over HTTP, such as http://localhost:11434/v1 [default: the provider itself]
+    #[arg(long, value_name = "URL", value_parser = plain_url, help_heading = "Executor")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    base_url: Option<String>,
+    /// The variable that has the key of a model over HTTP
+    #[arg(long, value_name = "NAME", help_heading = "Executor")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key_env: Option<String>,
+    /// How many tokens an answer over HTTP may have
+    #[arg(long, value_name = "N", help_heading = "Executor")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_tokens: Option<u32>,
+    /// What Claude Code, or a model over HTTP, is told before the prompt
     #[arg(long, value_name = "TEXT", help_heading = "Executor")]
     #[serde(skip_serializing_if = "Option::is_none")]
     system_prompt: Option<String>,
@@ -118,6 +135,9 @@ impl ExecutorOptions {
             agent_args: of(self.agent_args, kept.agent_args),
             permission_mode: self.permission_mode.or(kept.permission_mode),
             allowed_tools: of(self.allowed_tools, kept.allowed_tools),
+            base_url: self.base_url.or(kept.base_url),
+            key_env: self.key_env.or(kept.key_env),
+            max_tokens: self.max_tokens.or(kept.max_tokens),
             system_prompt: self.system_prompt.or(kept.system_prompt),
             max_turns: self.max_turns.or(kept.max_turns),
             sandbox: self.sandbox.or(kept.sandbox),
@@ -161,6 +181,8 @@ impl ExecutorOptions {
             Kind::Simulated => Box::new(self.simulated()?),
             Kind::Claude => Box::new(self.claude()),
             Kind::Codex => Box::new(self.codex()),
+            Kind::Anthropic => Box::new(self.http(AnthropicApi::new)?),
+            Kind::Openai => Box::new(self.http(OpenAiApi::new)?),
             Kind::Command => Box::new(self.command()?),
             Kind::Replay => Box::new(self.replay()?),
         })
@@ -208,6 +230,20 @@ impl ExecutorOptions {
         self.sandbox.iter().fold(agent, |agent, mode| agent.sandbox(mode))
     }
 
+    fn http<W: Wire>(&self, of: impl FnOnce(String) -> HttpApi<W>) -> Result<HttpApi<W>, Trouble> {
+        let model = self.model.clone().ok_or_else(|| Trouble::usage("a model over HTTP has a name: --model M"))?;
+        let key_env = self.key_env.as_deref().unwrap_or(W::KEY_VARIABLE);
+        let mut api = of(model).key_variable(key_env);
+        // A server of one's own wants none; whoever names a variable means it.
+        if self.base_url.is_some() && self.key_env.is_none() && std::env::var_os(key_env).is_none() {
+            api = api.without_key();
+        }
+        api = self.base_url.iter().fold(api, |api, url| api.base_url(url));
+        api = self.max_tokens.into_iter().fold(api, |api, tokens| api.max_tokens(tokens));
+        api = self.system_prompt.iter().fold(api, |api, text| api.system_prompt(text));
+        Ok(self.silence.into_iter().fold(api, |api, limit| api.silence_limit(limit)))
+    }
+
     fn replay(&self) -> Result<Replay, Trouble> {
         let from =
             self.from.as_ref().ok_or_else(|| Trouble::usage("--executor replay needs a database: --from FILE"))?;
@@ -234,6 +270,8 @@ impl fmt::Display for ExecutorOptions {
         let options = [
             ("program", path(&self.program).into_iter().collect()),
             ("from", path(&self.from).into_iter().collect()),
+            ("base-url", self.base_url.iter().cloned().collect()),
+            ("key-env", self.key_env.iter().cloned().collect()),
             ("cwd", path(&self.cwd).into_iter().collect()),
             ("pass-env", self.pass_env.clone()),
             ("agent-arg", self.agent_args.clone()),
@@ -253,6 +291,14 @@ impl fmt::Display for ExecutorOptions {
 
 fn of<T>(asked: Vec<T>, kept: Vec<T>) -> Vec<T> {
     if asked.is_empty() { kept } else { asked }
+}
+
+/// A URL is kept with the job, so it must have no place for a secret.
+fn plain_url(text: &str) -> Result<String, String> {
+    if text.contains(['@', '?', '#']) {
+        return Err("it is kept with the job, so it may have no user, no password and nothing behind a `?`".to_owned());
+    }
+    Ok(text.to_owned())
 }
 
 #[cfg(test)]
@@ -329,5 +375,8 @@ mod tests {
         let told = "claude --program=./a --pass-env=KEY --agent-arg='--all' --permission-mode=plan";
         assert_eq!(options(line).to_string(), told);
         assert_eq!(options("--cwd b -- tr a-z A-Z").to_string(), "command --cwd=b -- tr a-z A-Z");
+        // Where a key is sent, and which.
+        let line = "--executor openai --model m --base-url http://127.0.0.1:9 --key-env KEY";
+        assert_eq!(options(line).to_string(), "openai --base-url=http://127.0.0.1:9 --key-env=KEY");
     }
 }

@@ -102,7 +102,8 @@ fn parts(content: Option<&Value>) -> Vec<Part> {
     }
 }
 
-fn part(block: &Value) -> Part {
+/// One block of a content, as Anthropic's API has them too.
+pub(in crate::executor) fn part(block: &Value) -> Part {
     let as_it_is = |kind: &str| Part::Other { kind: kind.to_owned(), value: block.clone() };
     let Value::Object(fields) = block else { return as_it_is("content") };
     match text(fields, "type") {

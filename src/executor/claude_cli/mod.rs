@@ -41,6 +41,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+#[cfg(feature = "http")]
+pub(super) use self::message::part as block_part;
 pub use self::session::{Between, ClaudeSession};
 use self::spending::Spending;
 use self::stream::ClaudeReader;

@@ -8,7 +8,8 @@ use crate::executor::{ExecuteError, Then, WorkResult, kinds};
 
 /// What went wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::executor) enum Trouble {
+#[cfg_attr(not(feature = "http"), expect(dead_code, reason = "some are told apart only over HTTP"))]
+pub(super) enum Trouble {
     RateLimited {
         pause: Option<Duration>,
     },
@@ -18,6 +19,10 @@ pub(in crate::executor) enum Trouble {
     Overloaded,
     ServerError,
     Connection,
+    Dropped,
+    Truncated,
+    BadResponse,
+    WrongUrl,
     Authentication,
     InvalidRequest,
     ModelNotFound,
@@ -25,6 +30,7 @@ pub(in crate::executor) enum Trouble {
     CostLimit,
     MaxTokens,
     Refused,
+    ContentFilter,
     NoStructuredOutput,
     BadStructuredOutput,
     /// The unit itself names a session that is not there.
@@ -44,13 +50,17 @@ pub(in crate::executor) enum Trouble {
 
 impl Trouble {
     /// The name under which it is stored.
-    pub(in crate::executor) fn kind(self) -> &'static str {
+    pub(super) fn kind(self) -> &'static str {
         match self {
             Trouble::RateLimited { .. } => kinds::RATE_LIMITED,
             Trouble::Quota { .. } => kinds::QUOTA,
             Trouble::Overloaded => kinds::OVERLOADED,
             Trouble::ServerError => kinds::SERVER_ERROR,
             Trouble::Connection => kinds::CONNECTION,
+            Trouble::Dropped => kinds::DROPPED,
+            Trouble::Truncated => kinds::TRUNCATED,
+            Trouble::BadResponse => kinds::BAD_RESPONSE,
+            Trouble::WrongUrl => kinds::WRONG_URL,
             Trouble::Authentication => kinds::AUTHENTICATION,
             Trouble::InvalidRequest => kinds::INVALID_REQUEST,
             Trouble::ModelNotFound => kinds::MODEL_NOT_FOUND,
@@ -58,6 +68,7 @@ impl Trouble {
             Trouble::CostLimit => kinds::COST_LIMIT,
             Trouble::MaxTokens => kinds::MAX_TOKENS,
             Trouble::Refused => kinds::REFUSED,
+            Trouble::ContentFilter => kinds::CONTENT_FILTER,
             Trouble::NoStructuredOutput => kinds::NO_STRUCTURED_OUTPUT,
             Trouble::BadStructuredOutput => kinds::BAD_STRUCTURED_OUTPUT,
             Trouble::NamedSessionNotFound | Trouble::OwnSessionNotFound => kinds::SESSION_NOT_FOUND,
@@ -74,13 +85,16 @@ impl Trouble {
     }
 
     /// What follows.
-    pub(in crate::executor) fn then(self) -> Then {
+    pub(super) fn then(self) -> Then {
         match self {
             Trouble::RateLimited { pause: Some(pause) } => Then::RetryAfter(pause),
             Trouble::RateLimited { pause: None }
             | Trouble::Overloaded
             | Trouble::ServerError
             | Trouble::Connection
+            | Trouble::Dropped
+            | Trouble::Truncated
+            | Trouble::BadResponse
             | Trouble::NoStructuredOutput
             | Trouble::OwnSessionNotFound
             | Trouble::Agent
@@ -92,13 +106,14 @@ impl Trouble {
             | Trouble::TimedOut
             | Trouble::Cancelled => Then::Retry,
             Trouble::Quota { resets_at } => Then::Hold { until: resets_at },
-            Trouble::Authentication => Then::Hold { until: None },
+            Trouble::WrongUrl | Trouble::Authentication => Then::Hold { until: None },
             Trouble::InvalidRequest
             | Trouble::ModelNotFound
             | Trouble::MaxTurns
             | Trouble::CostLimit
             | Trouble::MaxTokens
             | Trouble::Refused
+            | Trouble::ContentFilter
             | Trouble::BadStructuredOutput
             | Trouble::NamedSessionNotFound
             | Trouble::InvalidArguments => Then::GiveUp,
@@ -106,7 +121,7 @@ impl Trouble {
     }
 
     /// The error for the pool, with what came out of the attempt all the same.
-    pub(in crate::executor) fn error(self, message: impl Into<String>, result: WorkResult) -> ExecuteError {
+    pub(super) fn error(self, message: impl Into<String>, result: WorkResult) -> ExecuteError {
         let error = match self.then() {
             Then::RetryAfter(pause) => ExecuteError::retry_after(pause, message),
             Then::GiveUp => ExecuteError::give_up(message),
@@ -119,7 +134,7 @@ impl Trouble {
 }
 
 /// What the status of a provider's answer means; `None` if it means nothing in particular.
-pub(in crate::executor) fn by_status(status: u64) -> Option<Trouble> {
+pub(super) fn by_status(status: u64) -> Option<Trouble> {
     match status {
         401 | 403 => Some(Trouble::Authentication),
         402 => Some(Trouble::Quota { resets_at: None }),

@@ -1,0 +1,78 @@
+//! Models over HTTP: [`AnthropicApi`] and [`OpenAiApi`], and whatever speaks as they do (feature `http`).
+//!
+//! ```no_run
+//! use workcrew::{AnthropicApi, NewUnit, WorkPool};
+//! # use workcrew::{MemoryRepository, NewJob, Repository};
+//! # let repository = MemoryRepository::new();
+//! # let job = repository.create_job(&NewJob::named("pages"))?;
+//!
+//! let model = AnthropicApi::new("claude-sonnet-4-5").system_prompt("You summarise pages.").max_tokens(1_000);
+//! let pool = WorkPool::builder(job.id, model, repository).max_workers(8).start()?;
+//! let unit = pool.enqueue(NewUnit::new("page-1"), "Summarise: …")?.wait()?;
+//! println!("{:?}, {}", unit.output, unit.cost);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What comes out
+//!
+//! The answer is the unit's output, and is kept while it is being written. Every message is part of the conversation, with the answers as the
+//! provider would have sent them as a whole. With a [schema](HttpApi::json_schema) the unit's result is what was asked for in that form; without
+//! one it is how it went: `turns`, `stop_reason`, `id`, `model`. What an answer used is charged in classes that do not overlap, also if it was cut off: then
+//! it is a guess, and marked so. What it costs is unknown unless [prices](HttpApi::prices) are given.
+//!
+//! # Tools, and conversations that go on
+//!
+//! A model may call [tools](Tool), which are closures. What they return is sent with all that was said before, until the model is done
+//! or has taken as many [turns](HttpApi::max_turns) as it may. After each turn the conversation is saved: another attempt, in whichever process, goes
+//! on from there, and pays for no turn twice.
+//!
+//! The session of a unit is the name of its conversation in the repository. Another unit that [names it](crate::NewUnit::resume_session) carries
+//! it on, with an executor that was told where to [look](HttpApi::history). It may have been another executor's: what was said is the same for all.
+//!
+//! # What can go wrong
+//!
+//! All of it is in the table of [`kinds`](super::kinds). No attempt is made before the time that a provider asks for, neither by the unit that was refused nor, in
+//! this process, by any other: the pool waits. A wrong key or a wrong address holds the pool, so that nothing fails for it.
+//!
+//! # Keys
+//!
+//! A key is read for every request and kept nowhere: not in a record, not in a log, not in `Debug`. Where a provider repeats it, or what
+//! else is secret in an address or a header, it is blotted out before anything else looks at it. `ureq`, which does the talking, logs headers without their values, and
+//! paths with what stands behind a question mark only at `TRACE`: whoever logs that should have no secret in an address.
+//!
+//! # Inside
+//!
+//! | file | what it knows |
+//! |---|---|
+//! | `api` `settings` `tool` | what can be set |
+//! | `talk` | the turns of an attempt |
+//! | `exchange` | one request and its answer: the connection, its limits, what comes |
+//! | `sse` | bytes in, events out |
+//! | `wire` `anthropic` `openai` | what a provider's own file knows: how a request is written, what an event means |
+//! | `failure` `pause` | what went wrong, and when to ask again |
+//! | `spending` | what was used |
+//! | `history` | conversations that are carried on |
+//! | `secret` | what must be found nowhere |
+
+mod anthropic;
+mod api;
+mod exchange;
+mod failure;
+mod gateway;
+mod history;
+mod openai;
+mod pause;
+mod secret;
+mod settings;
+mod spending;
+mod sse;
+mod talk;
+mod tool;
+mod wire;
+
+pub use self::anthropic::{Anthropic, AnthropicApi};
+pub use self::api::HttpApi;
+pub use self::gateway::gateway;
+pub use self::openai::{OpenAi, OpenAiApi};
+pub use self::tool::Tool;
+pub use self::wire::Wire;

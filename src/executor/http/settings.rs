@@ -1,0 +1,119 @@
+//! What is asked, of whom and how: everything that a caller can set.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use super::secret::{Address, Key};
+use super::tool::Tool;
+use super::wire::Wire;
+use crate::attempt::Provenance;
+use crate::executor::agent_cli::{option, recorded};
+use crate::money::Price;
+use crate::repository::Archive;
+
+/// How many requests an attempt may make, if nobody says so.
+const MAX_TURNS: u32 = 25;
+
+/// How long a connection may take, if nobody says so.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+
+/// Says what a model costs.
+pub(super) type Prices = dyn Fn(&str) -> Option<Price> + Send + Sync;
+
+/// See the methods of [`HttpApi`](super::HttpApi) that set them.
+pub struct Settings {
+    pub(super) base_url: String,
+    pub(super) key: Key,
+    pub(super) model: String,
+    pub(super) system_prompt: Option<String>,
+    pub(super) max_tokens: Option<u32>,
+    pub(super) temperature: Option<f64>,
+    pub(super) json_schema: Option<Value>,
+    pub(super) tools: Vec<Tool>,
+    pub(super) max_turns: u32,
+    /// What the provider's own methods set.
+    pub(super) fields: Map<String, Value>,
+    /// What the caller sets as he likes; what is null is left out.
+    pub(super) extra: Map<String, Value>,
+    pub(super) headers: Vec<(String, String)>,
+    pub(super) connect_limit: Duration,
+    pub(super) first_byte_limit: Option<Duration>,
+    pub(super) silence_limit: Option<Duration>,
+    pub(super) uses_proxy: bool,
+    pub(super) prices: Option<Arc<Prices>>,
+    pub(super) history: Option<Arc<dyn Archive>>,
+}
+
+impl Settings {
+    pub(super) fn of<W: Wire>(model: String) -> Settings {
+        Settings {
+            base_url: W::BASE_URL.to_owned(),
+            key: Key::Variable(W::KEY_VARIABLE.to_owned()),
+            model,
+            system_prompt: None,
+            max_tokens: None,
+            temperature: None,
+            json_schema: None,
+            tools: Vec::new(),
+            max_turns: MAX_TURNS,
+            fields: Map::new(),
+            extra: Map::new(),
+            headers: Vec::new(),
+            connect_limit: CONNECT_LIMIT,
+            first_byte_limit: None,
+            silence_limit: None,
+            uses_proxy: false,
+            prices: None,
+            history: None,
+        }
+    }
+
+    /// What is sent.
+    pub(super) fn body<W: Wire>(&self, conversation: &[Value]) -> Value {
+        let mut body = W::body(self, conversation);
+        for (name, value) in self.fields.iter().chain(&self.extra) {
+            match &mut body {
+                Value::Object(body) if value.is_null() => _ = body.remove(name),
+                body => body[name] = value.clone(),
+            }
+        }
+        body
+    }
+
+    /// What is recorded of every attempt: all that has a name of its own, and of what else was set only the names.
+    pub(super) fn recorded<W: Wire>(&self) -> Provenance {
+        let address = Address::of(&self.base_url, W::PATH).map(|address| address.shown);
+        let tools = self.tools.iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>().join(",");
+        let named = [
+            ("base_url", address.ok()),
+            ("system_prompt", self.system_prompt.clone()),
+            ("max_tokens", self.max_tokens.map(|tokens| tokens.to_string())),
+            ("temperature", self.temperature.map(|temperature| temperature.to_string())),
+            ("json_schema", self.json_schema.as_ref().map(Value::to_string)),
+            ("tools", Some(tools).filter(|tools| !tools.is_empty())),
+            ("max_turns", Some(self.max_turns.to_string())),
+        ];
+        let named = named.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        let fields = self.fields.iter().map(|(name, value)| (name.clone(), value.to_string()));
+        let mut arguments: Vec<String> =
+            named.chain(fields).map(|(name, value)| recorded(&option(&name, value))).collect();
+        arguments.extend(self.extra.keys().map(|name| format!("extra:{name}")));
+        arguments.extend(self.headers.iter().map(|(name, _)| format!("header:{name}")));
+        Provenance { model: Some(self.model.clone()), arguments, ..Provenance::of(W::NAME) }
+    }
+}
+
+/// Without secrets: values that the caller sets as he likes may be some.
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings")
+            .field("base_url", &Address::of(&self.base_url, "").map(|address| address.shown).ok())
+            .field("key", &self.key)
+            .field("model", &self.model)
+            .field("tools", &self.tools)
+            .finish_non_exhaustive()
+    }
+}

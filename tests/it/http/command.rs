@@ -1,0 +1,67 @@
+//! The command, with a model over HTTP.
+
+use serde_json::json;
+
+use super::provider::{Provider, Step, json_answer, stream};
+use super::speech;
+use crate::command::{Scene, Started};
+
+const KEY: &str = "sk-planted-0123456789abcdef";
+
+#[test]
+fn a_batch_is_asked_of_a_model_and_its_key_is_kept_nowhere() {
+    let refused = json!({ "error": { "type": "overloaded_error", "message": format!("your key {KEY} has to wait") } });
+    let provider = Provider::each(vec![
+        vec![Step::Send(json_answer(529, &refused))],
+        vec![Step::Send(stream(&speech::anthropic_text(&["It is ", "Paris."])))],
+    ]);
+    let scene = Scene::new();
+    scene.write_units("units.jsonl", 3);
+    let line = format!(
+        "run units.jsonl --executor anthropic --model claude-x --base-url {} --max-tokens 77 --system-prompt Briefly --key-env MY_KEY --workers 1",
+        provider.url
+    );
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let ran = Started::of(
+        scene.command(&words).env("MY_KEY", KEY).env("RUST_LOG", "trace").env("HTTP_PROXY", "http://127.0.0.1:1"),
+    )
+    .end();
+    let said = ran.well();
+    assert_eq!(scene.count("COMPLETED"), 3);
+    let asked = provider.all_asked();
+    assert_eq!(asked.len(), 4);
+    assert!(asked[1].head.contains(&format!("x-api-key: {KEY}")));
+    let sent = &asked[1].body;
+    assert_eq!(
+        (&sent["model"], &sent["max_tokens"], &sent["system"]),
+        (&json!("claude-x"), &json!(77), &json!("Briefly"))
+    );
+    for file in
+        std::fs::read_dir(scene.path(".")).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_file())
+    {
+        let bytes = std::fs::read(&file).unwrap();
+        assert!(!bytes.windows(KEY.len()).any(|part| part == KEY.as_bytes()), "{}", file.display());
+    }
+    assert!(said.err.contains("POST http:") && !format!("{said:?}").contains(KEY), "all is logged but the key");
+    // Another process need not be told again, but has to have the key.
+    scene.write_units("units.jsonl", 4);
+    let ran = Started::of(scene.command(&["run", "units.jsonl"]).env("MY_KEY", KEY)).end();
+    ran.well();
+    assert_eq!(scene.count("COMPLETED"), 4);
+}
+
+#[test]
+fn what_is_missing_is_said_before_anything_is_stored() {
+    let scene = Scene::new();
+    scene.write_units("units.jsonl", 1);
+    for (line, what) in [
+        ("run units.jsonl --executor openai", "--model M"),
+        ("run units.jsonl --executor openai --model m", "the variable `OPENAI_API_KEY` has no key"),
+        ("run units.jsonl --executor openai --model m --base-url http://me:secret@x/", "kept with the job"),
+        ("run units.jsonl --executor openai --model m --base-url nowhere", "the base URL has no scheme"),
+    ] {
+        let ran = scene.run(line).code(2);
+        assert!(ran.err.contains(what), "{line}: {}", ran.err);
+    }
+    assert!(!scene.path("batch.db").exists());
+}

@@ -1,0 +1,192 @@
+//! A provider that does as it is told: a server of its own on loopback, which plays bytes.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// Far longer than anything takes here: what takes longer hangs.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What is done on a connection once its request was read. After the last step it is closed.
+#[derive(Clone, Debug)]
+pub(super) enum Step {
+    /// Sends bytes.
+    Send(Vec<u8>),
+    /// Sends bytes one by one, each in a packet of its own.
+    Trickle(Vec<u8>),
+    /// Sends the same bytes so many times, or until nobody takes them.
+    Flood(Vec<u8>, usize),
+    /// Breaks the connection off, with what is still under way.
+    Reset,
+    /// Does nothing until the other side hangs up, which is told.
+    Linger,
+}
+
+/// What somebody asked.
+#[derive(Clone, Debug)]
+pub(super) struct Request {
+    /// The first line and the headers, in lower case.
+    pub(super) head: String,
+    pub(super) body: Value,
+}
+
+type Play = dyn Fn(usize, &Request) -> Vec<Step> + Send + Sync;
+
+/// See the [module](self).
+pub(super) struct Provider {
+    /// Where it is, without a path.
+    pub(super) url: String,
+    requests: Receiver<Request>,
+    hung_up: Receiver<()>,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Provider {
+    /// Plays what the number of a connection, from 0, and its request say.
+    pub(super) fn new(play: impl Fn(usize, &Request) -> Vec<Step> + Send + Sync + 'static) -> Provider {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let (asked, requests) = channel();
+        let (hangs_up, hung_up) = channel();
+        let is_over = Arc::new(AtomicBool::new(false));
+        let (over, play): (_, Arc<Play>) = (Arc::clone(&is_over), Arc::new(play));
+        thread::spawn(move || {
+            let number = AtomicUsize::new(0);
+            for connection in listener.incoming() {
+                if over.load(Ordering::Acquire) {
+                    break;
+                }
+                let (asked, hangs_up, play) = (asked.clone(), hangs_up.clone(), Arc::clone(&play));
+                let number = number.fetch_add(1, Ordering::Relaxed);
+                thread::spawn(move || serve(connection.unwrap(), number, &play, &asked, &hangs_up));
+            }
+        });
+        Provider { url, requests, hung_up, is_over }
+    }
+
+    /// Does the same on every connection.
+    pub(super) fn always(steps: Vec<Step>) -> Provider {
+        Provider::new(move |_, _| steps.clone())
+    }
+
+    /// Does this on the first connection, that on the second, and the last for ever.
+    pub(super) fn each(steps: Vec<Vec<Step>>) -> Provider {
+        Provider::new(move |number, _| steps[number.min(steps.len() - 1)].clone())
+    }
+
+    /// The next request that was not looked at.
+    pub(super) fn asked(&self) -> Request {
+        self.requests.recv_timeout(PATIENCE).unwrap()
+    }
+
+    /// All requests so far that were not looked at.
+    pub(super) fn all_asked(&self) -> Vec<Request> {
+        self.requests.try_iter().collect()
+    }
+
+    /// Waits until somebody hangs up on a connection that lingers.
+    pub(super) fn wait_until_hung_up(&self) {
+        self.hung_up.recv_timeout(PATIENCE).unwrap();
+    }
+}
+
+impl Drop for Provider {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Release);
+        let _ = TcpStream::connect(self.url.trim_start_matches("http://"));
+    }
+}
+
+fn serve(mut stream: TcpStream, number: usize, play: &Arc<Play>, asked: &Sender<Request>, hangs_up: &Sender<()>) {
+    stream.set_nodelay(true).unwrap();
+    let Some(request) = read(&mut stream) else { return };
+    let steps = play(number, &request);
+    let _ = asked.send(request);
+    for step in steps {
+        let done = match step {
+            Step::Send(bytes) => stream.write_all(&bytes),
+            Step::Trickle(bytes) => bytes.chunks(1).try_for_each(|byte| stream.write_all(byte)),
+            Step::Flood(bytes, times) => (0..times).try_for_each(|_| stream.write_all(&bytes)),
+            Step::Reset => {
+                rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+                return;
+            }
+            Step::Linger => {
+                let _ = stream.read_to_end(&mut Vec::new());
+                let _ = hangs_up.send(());
+                return;
+            }
+        };
+        if done.is_err() {
+            let _ = hangs_up.send(());
+            return;
+        }
+    }
+    let _ = stream.shutdown(std::net::Shutdown::Write);
+    // Whoever closes with something unread breaks off what it has sent.
+    let _ = stream.read_to_end(&mut Vec::new());
+}
+
+fn read(stream: &mut TcpStream) -> Option<Request> {
+    let mut bytes = Vec::new();
+    let mut part = [0; 4096];
+    loop {
+        if let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") {
+            let head = String::from_utf8(bytes[..end].to_vec()).unwrap();
+            let length = head.lines().find_map(|line| {
+                let (name, value) = line.split_once(':')?;
+                name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().unwrap())
+            });
+            let mut body = bytes[end + 4..].to_vec();
+            let missing = length.unwrap_or(0) - body.len();
+            let mut rest = vec![0; missing];
+            stream.read_exact(&mut rest).ok()?;
+            body.extend(rest);
+            let lower = |line: &str| {
+                line.split_once(": ")
+                    .map_or(line.to_owned(), |(name, value)| format!("{}: {value}", name.to_lowercase()))
+            };
+            let head = head.lines().map(lower).collect::<Vec<_>>().join("\n");
+            return Some(Request { head, body: serde_json::from_slice(&body).unwrap() });
+        }
+        let count = stream.read(&mut part).ok().filter(|&count| count > 0)?;
+        bytes.extend_from_slice(&part[..count]);
+    }
+}
+
+/// An answer with a length.
+pub(super) fn answer(status: u16, headers: &[(&str, &str)], body: &str) -> Vec<u8> {
+    let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    format!("HTTP/1.1 {status} Whatever\r\n{headers}content-length: {}\r\n\r\n{body}", body.len()).into_bytes()
+}
+
+/// A JSON answer with a length.
+pub(super) fn json_answer(status: u16, body: &Value) -> Vec<u8> {
+    answer(status, &[("content-type", "application/json")], &body.to_string())
+}
+
+const STREAM: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n";
+
+/// A stream whose end is known: in chunks, one for each event.
+pub(super) fn stream(events: &[String]) -> Vec<u8> {
+    let mut bytes = begun_stream(events);
+    bytes.extend(b"0\r\n\r\n");
+    bytes
+}
+
+/// The same without its end.
+pub(super) fn begun_stream(events: &[String]) -> Vec<u8> {
+    let chunks: String = events.iter().map(|event| format!("{:x}\r\n{event}\r\n", event.len())).collect();
+    format!("{STREAM}transfer-encoding: chunked\r\n\r\n{chunks}").into_bytes()
+}
+
+/// A stream that ends when the connection does.
+pub(super) fn open_stream(events: &[String]) -> Vec<u8> {
+    format!("{STREAM}\r\n{}", events.concat()).into_bytes()
+}
