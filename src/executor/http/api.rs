@@ -15,7 +15,8 @@ use super::tool::Tool;
 use super::wire::Wire;
 use crate::attempt::Provenance;
 use crate::executor::{Call, ExecuteError, Executor, Unavailable, WorkResult};
-use crate::money::Price;
+use crate::limits::Estimate;
+use crate::money::{Price, PriceTable};
 use crate::repository::Archive;
 
 /// Asks a model over HTTP: an [`AnthropicApi`](super::AnthropicApi) or an [`OpenAiApi`](super::OpenAiApi).
@@ -133,13 +134,14 @@ impl<W: Wire> HttpApi<W> {
 
     /// What the model costs (unknown).
     pub fn price(self, price: Price) -> Self {
-        self.prices(move |_| Some(price.clone()))
+        let model = self.settings.model.clone();
+        self.prices(PriceTable::new().with(model, price))
     }
 
     /// What each model costs (unknown), by the name that the provider gives it in its answers; if that is unknown, by the one that was
     /// asked for.
-    pub fn prices(mut self, price: impl Fn(&str) -> Option<Price> + Send + Sync + 'static) -> Self {
-        self.settings.prices = Some(Arc::new(price));
+    pub fn prices(mut self, prices: PriceTable) -> Self {
+        self.settings.prices = prices;
         self
     }
 
@@ -172,6 +174,10 @@ impl<W: Wire> Executor for HttpApi<W> {
         let key = self.settings.key.read();
         key.map_err(|missing| Unavailable::new(missing.message, "set it, or say where the key is"))?;
         Ok(())
+    }
+
+    fn estimate(&self) -> Option<Estimate> {
+        self.settings.estimate::<W>()
     }
 
     fn provenance(&self) -> Provenance {

@@ -11,7 +11,8 @@ use super::tool::Tool;
 use super::wire::Wire;
 use crate::attempt::Provenance;
 use crate::executor::agent_cli::{option, recorded};
-use crate::money::Price;
+use crate::limits::Estimate;
+use crate::money::{Price, PriceTable};
 use crate::repository::Archive;
 
 /// How many requests an attempt may make, if nobody says so.
@@ -19,9 +20,6 @@ const MAX_TURNS: u32 = 25;
 
 /// How long a connection may take, if nobody says so.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-
-/// Says what a model costs.
-pub(super) type Prices = dyn Fn(&str) -> Option<Price> + Send + Sync;
 
 /// See the methods of [`HttpApi`](super::HttpApi) that set them.
 pub struct Settings {
@@ -43,7 +41,7 @@ pub struct Settings {
     pub(super) first_byte_limit: Option<Duration>,
     pub(super) silence_limit: Option<Duration>,
     pub(super) uses_proxy: bool,
-    pub(super) prices: Option<Arc<Prices>>,
+    pub(super) prices: PriceTable,
     pub(super) history: Option<Arc<dyn Archive>>,
 }
 
@@ -66,9 +64,20 @@ impl Settings {
             first_byte_limit: None,
             silence_limit: None,
             uses_proxy: false,
-            prices: None,
+            prices: PriceTable::new(),
             history: None,
         }
+    }
+
+    /// What a model costs, by the name that the provider gives it, or else by the one that was asked for.
+    pub(super) fn price(&self, model: &str) -> Option<&Price> {
+        self.prices.price(model).or_else(|| self.prices.price(&self.model))
+    }
+
+    /// What one request may cost, if it is known how long an answer may be.
+    pub(super) fn estimate<W: Wire>(&self) -> Option<Estimate> {
+        let max_tokens = self.max_tokens.or(W::MAX_TOKENS)?;
+        Estimate::of(self.prices.price(&self.model)?, max_tokens.into())
     }
 
     /// What is sent.

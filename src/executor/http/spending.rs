@@ -1,14 +1,14 @@
 //! What the requests of an attempt have used, model by model.
 //!
 //! Within a request counters are cumulative, so the last one counts; requests add up. A request that ended before its usage was told is
-//! guessed from what was sent and received, and marked so.
+//! guessed from what was sent and received, and marked so. Each is priced by itself: many short prompts are no long one.
 
 use std::collections::BTreeMap;
 
 use super::settings::Settings;
 use super::wire::Usage;
 use crate::executor::Call;
-use crate::money::{Charge, Tokens};
+use crate::money::{Charge, Money, Price, Tokens};
 
 /// About how long a token is.
 const BYTES_PER_TOKEN: usize = 4;
@@ -19,13 +19,28 @@ pub(super) struct Spending {
     models: BTreeMap<String, Used>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Used {
     /// By requests that are over.
     before: Tokens,
+    /// What those cost; `None` if nobody knows.
+    before_cost: Option<Money>,
     /// By the one that is not.
     now: Tokens,
     is_guess: bool,
+}
+
+impl Default for Used {
+    fn default() -> Used {
+        Used { before: Tokens::default(), before_cost: Some(Money::ZERO), now: Tokens::default(), is_guess: false }
+    }
+}
+
+impl Used {
+    /// What all requests cost so far.
+    fn cost(&self, price: Option<&Price>) -> Option<Money> {
+        Some(self.before_cost? + price?.amount(&self.now)?)
+    }
 }
 
 impl Spending {
@@ -35,7 +50,14 @@ impl Spending {
     }
 
     /// The request is over, after it was accepted. So much was sent and received, which says something if the usage was not told.
-    pub(super) fn request_over(&mut self, model: &str, usage: Option<Usage>, sent_bytes: usize, received_bytes: usize) {
+    pub(super) fn request_over(
+        &mut self,
+        settings: &Settings,
+        model: &str,
+        usage: Option<Usage>,
+        sent_bytes: usize,
+        received_bytes: usize,
+    ) {
         let used = self.models.entry(model.to_owned()).or_default();
         let told = usage.map(|usage| usage.tokens).unwrap_or_default();
         let is_final = usage.is_some_and(|usage| usage.is_final);
@@ -47,18 +69,16 @@ impl Spending {
             Some(_) => Tokens { output: told.output.max(guess(received_bytes).saturating_sub(told.reasoning)), ..told },
             None => Tokens { input: guess(sent_bytes), output: guess(received_bytes), ..Tokens::default() },
         };
+        used.before_cost = used.cost(settings.price(model));
         used.before += std::mem::take(&mut used.now);
     }
 
     /// What is charged so far.
     pub(super) fn charges(&self, settings: &Settings) -> Vec<Charge> {
         let charge = |(model, used): (&String, &Used)| {
-            let tokens = used.before + used.now;
-            let price = settings.prices.as_ref().and_then(|price| price(model).or_else(|| price(&settings.model)));
-            let charge = match price {
-                Some(price) => Charge::priced(model, tokens, price),
-                None => Charge::unpriced(model, tokens),
-            };
+            let price = settings.price(model);
+            let mut charge = Charge::unpriced(model, used.before + used.now);
+            (charge.amount, charge.price) = (used.cost(price), price.cloned());
             let is_under_way = used.now != Tokens::default();
             if used.is_guess || is_under_way { charge.estimated() } else { charge }
         };

@@ -192,7 +192,8 @@ impl<W: Wire> Talk<'_, W> {
         });
         if outcome.is_accepted {
             let model = reply.model().unwrap_or(&settings.model);
-            self.spending.request_over(model, reply.usage(), outcome.sent_bytes, reply.kept_bytes());
+            let (sent_bytes, kept_bytes) = (outcome.sent_bytes, reply.kept_bytes());
+            self.spending.request_over(settings, model, reply.usage(), sent_bytes, kept_bytes);
             self.spending.tell(settings, self.call);
         }
         if let Some(pause) = outcome.pause {

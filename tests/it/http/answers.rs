@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use workcrew::executor::http::Tool;
 use workcrew::executor::kinds;
-use workcrew::{AnthropicApi, Executor, Money, NewUnit, Price, Tokens, UnitStatus};
+use workcrew::{AnthropicApi, Executor, Money, NewUnit, Price, PriceTable, Tokens, UnitStatus};
 
 use super::provider::{Provider, Step, json_answer, stream};
 use super::speech;
@@ -148,8 +148,8 @@ fn a_price_is_that_of_the_model_that_answered_and_a_class_without_one_leaves_the
     let price = Price::new("2026-01-01T00:00:00Z".parse().unwrap()).input(money("3")).output(money("15"));
     let whole = price.clone().cache_read(money("0.3")).cache_write(money("3.75"));
     let charged = |prices: Vec<(&'static str, Price)>| {
-        let find = move |model: &str| prices.iter().find(|(name, _)| *name == model).map(|(_, price)| price.clone());
-        ask(anthropic(&provider).prices(find)).charges.remove(0)
+        let table = prices.into_iter().fold(PriceTable::new(), |table, (name, price)| table.with(name, price));
+        ask(anthropic(&provider).prices(table)).charges.remove(0)
     };
     // 20 × 3 + 50,000 × 15 + 300 × 0.3 + 4,000 × 3.75 millionths of a dollar.
     let amount = Some(Money::from_nanos(60_000 + 750_000_000 + 90_000 + 15_000_000));
