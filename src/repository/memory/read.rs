@@ -110,16 +110,23 @@ impl Store {
             self.job(job_id)?;
         }
         let mut by_model: BTreeMap<&str, (Tokens, Cost)> = BTreeMap::new();
+        let (mut in_vain, mut unbilled) = (Cost::default(), 0);
         for record in self.attempts.values() {
-            let is_meant = job_id.is_none_or(|job_id| self.unit(record.attempt.key.unit).job_id == job_id);
-            for charge in record.charges.iter().filter(|_| is_meant) {
+            if job_id.is_some_and(|job_id| self.unit(record.attempt.key.unit).job_id != job_id) {
+                continue;
+            }
+            unbilled += u64::from(record.charges.is_empty() && record.attempt.started_at.is_some());
+            for charge in &record.charges {
                 let (tokens, cost) = by_model.entry(&charge.model).or_default();
                 *tokens += charge.tokens;
                 *cost = *cost + charge.cost();
+                if record.attempt.outcome.is_some_and(|outcome| outcome != Outcome::Completed) {
+                    in_vain = in_vain + charge.cost();
+                }
             }
         }
         let model_cost = |(model, (tokens, cost)): (&str, _)| ModelCost { model: model.to_owned(), tokens, cost };
-        Ok(Costs { by_model: by_model.into_iter().map(model_cost).collect() })
+        Ok(Costs { by_model: by_model.into_iter().map(model_cost).collect(), in_vain, unbilled })
     }
 
     pub(super) fn attempts(&self, unit: UnitKey) -> Vec<Attempt> {
