@@ -16,6 +16,7 @@ mod cost;
 mod database;
 mod demo;
 mod doctor;
+mod each;
 mod executor;
 mod export;
 mod failures;
@@ -54,10 +55,12 @@ use self::trouble::{Trouble, code};
 const AFTER_HELP: &str = "\
 Exit codes:
     0  all went well; of a batch: every unit is completed
-    1  a batch has units that failed or wait, or lines that are no units, or ended after its canary; verify found something
+    1  a batch has units that failed, were cancelled or wait, or lines that are no units, or ended after its canary;
+       verify found something; of several units that were named, some could not be changed
     2  what was asked for makes no sense: an option, a missing file, a unit or job that is not there
     3  the database cannot be opened, read or written
-  130  interrupted by Ctrl-C or a signal; run the same command again, or `workcrew resume`, to go on
+  130  interrupted by Ctrl-C or a signal before all was read and executed; run the same command again,
+       or `workcrew resume`, to go on
 
 Begin with `workcrew demo`, which needs nothing.";
 

@@ -210,6 +210,8 @@ fn what_makes_no_sense_is_told_and_makes_no_database() {
         "nothing",
         "run",
         "list --sort weight",
+        "list -n 0",
+        "failures -n 0",
         "show",
         "cancel",
         "cancel --status pending",

@@ -46,7 +46,7 @@ fn what_runs_is_seen_and_cancelled_from_another_process() {
     );
     scene.run("show u0001").well().says("by eve: enough");
     scene.run("cancel u0001").well().says("u0001: had ended: CANCELLED");
-    assert_eq!(ran.status.code(), Some(0), "what was cancelled was wanted so");
+    assert_eq!(ran.status.code(), Some(1), "what was cancelled is not completed");
 }
 
 #[test]
@@ -70,4 +70,34 @@ fn units_come_back_by_name_by_status_and_by_the_way_they_failed() {
     assert_eq!(scene.count("CANCELLED"), 4);
     scene.run("requeue u0001 --error x").code(2);
     scene.run("verify").well();
+}
+
+#[test]
+fn what_is_brought_back_from_several_jobs_must_be_said() {
+    let scene = Scene::new();
+    scene.write_units("u.jsonl", 2);
+    for job in ["one", "two"] {
+        scene.run(&format!("run u.jsonl --job {job} --retries 0 -- false")).code(1);
+    }
+    for line in ["requeue --status failed", "requeue --error exit_code"] {
+        let told = "workcrew: there are several jobs, say which with --job, or --all-jobs: one, two";
+        scene.run(line).code(2).tells_only(told);
+    }
+    assert_eq!(scene.count("FAILED"), 4);
+    scene.run("requeue --status failed --job two").well().says("2 units brought back");
+    scene.run("requeue --status failed --all-jobs").well().says("2 units brought back");
+    scene.run("requeue --status failed --all-jobs --job one").code(2);
+}
+
+#[test]
+fn what_cannot_be_done_for_one_unit_is_done_for_the_others() {
+    let scene = Scene::new();
+    scene.write_units("u.jsonl", 3);
+    let then = "[ $unit = u0002 ] || exit 3; echo ok";
+    scene.run_all(&noting("run u.jsonl --retries 0", then)).code(1);
+    let ran = scene.run("requeue u0001 u0002 nobody u0003").code(1);
+    let ran = ran.says("u0001: PENDING\nu0003: PENDING\n").tells("workcrew: there is no unit `nobody`\n");
+    assert!(ran.err.starts_with("workcrew: unit `u0002` is COMPLETED, "), "{ran:?}");
+    let ran = scene.run("cancel u0001 nobody u0003").code(1).says("u0001: CANCELLED\nu0003: CANCELLED\n");
+    ran.tells("workcrew: there is no unit `nobody`\n");
 }
