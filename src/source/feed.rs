@@ -93,8 +93,7 @@ impl Error for FeedError {
 
 /// Stores the units of a source, such as a [`UnitSource`](super::UnitSource), as PENDING, for whoever pulls the job's units.
 ///
-/// `tell` hears of trouble as it comes, and of `None` after each group that was stored; it says whether to go on. Each unit
-/// passes `prepare` first, which may set what is not in the source.
+/// `tell` hears of trouble as it comes, and of `None` after each group that was stored; it says whether to go on.
 ///
 /// ```
 /// use workcrew::source::{Format, UnitSource, feed};
@@ -107,8 +106,7 @@ impl Error for FeedError {
 /// let fed = feed(
 ///     &repository,
 ///     job,
-///     UnitSource::from_reader(lines.as_bytes(), Format::JsonLines)?,
-///     |unit| unit.max_retries = 0,
+///     UnitSource::from_reader(lines.as_bytes(), Format::JsonLines)?.max_retries(0),
 ///     |_, trouble| {
 ///         troubles.extend(trouble.map(|trouble| trouble.to_string()));
 ///         true
@@ -127,16 +125,12 @@ pub fn feed(
     repository: &dyn Repository,
     job_id: JobId,
     source: impl IntoIterator<Item = Result<Placed, BadUnit>>,
-    mut prepare: impl FnMut(&mut NewUnit),
     mut tell: impl FnMut(&Fed, Option<Trouble<'_>>) -> bool,
 ) -> Result<Fed, FeedError> {
     let mut feeder = Feeder { repository, job_id, fed: Fed::default(), group: Vec::new(), bytes: 0, tell: &mut tell };
     for read in source {
         match read {
-            Ok(mut placed) => {
-                prepare(&mut placed.unit);
-                feeder.add(placed)?;
-            }
+            Ok(placed) => feeder.add(placed)?,
             Err(bad) => {
                 feeder.fed.bad += 1;
                 feeder.tell(Some(Trouble::Bad(&bad)))?;

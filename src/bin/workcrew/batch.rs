@@ -9,13 +9,11 @@ use chrono::Utc;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use workcrew::audit::cost::{CostBy, cost};
-use workcrew::audit::list;
 use workcrew::repository::UnitFilter;
-use workcrew::source::{BadUnit, Fed, FeedError, Placed, UnitSource, feed};
+use workcrew::source::{BadUnit, Fed, FeedError, Placed, feed};
 use workcrew::{
-    Archive, Completion, Event, Executor, Job, NewJob, NewUnit, Repository, SqliteRepository, Stop, UnitStatus,
-    WorkPool, WorkUnit,
+    Archive, Completion, Event, Executor, Job, NewJob, NewUnit, OwnerId, Repository, SqliteRepository, Stop,
+    UnitStatus, WorkPool, WorkUnit,
 };
 
 use crate::board::Board;
@@ -25,13 +23,16 @@ use crate::input::Input;
 use crate::interrupt::Interrupt;
 use crate::notes;
 use crate::print;
-use crate::progress::{Pause, Progress, Telling, Work};
-use crate::reading::{Read, Reading};
+use crate::progress::{Pause, Progress, Telling};
+use crate::reading::Reading;
 use crate::time::{self, short};
 use crate::trouble::{Trouble, code, told};
 
 /// How often it is looked whether units that are to be tried later have fallen due.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
+
+/// No owner has this number.
+const NOBODY: OwnerId = OwnerId(0);
 
 #[derive(Args, Clone, Debug)]
 pub struct PoolOptions {
@@ -96,17 +97,15 @@ impl Batch {
                     events.print(event);
                 }
             });
-        let before = self.repository.counts(self.job.id)?;
         if self.kind == Kind::Simulated && !self.options.json && !self.options.quiet {
             notes::tell("simulated: nothing is asked and nothing is paid (choose with --executor)");
         }
         let pool = builder.start()?;
         let interrupt = Interrupt::watch(pool.handle()).map_err(|error| Trouble::Failed(told(&error)))?;
-        let work = Work::of(before);
         let telling = if self.options.json || self.options.quiet { Telling::Nothing } else { Telling::People };
-        let progress = Progress::start(telling, pool.handle(), board, work.clone());
+        let progress = Progress::start(telling, pool.handle(), board, self.repository.clone(), self.job.id);
         let Batch { database, repository, job, options, .. } = self;
-        Ok(Running { database, repository, job, options, pool, interrupt, work, progress, events })
+        Ok(Running { database, repository, job, options, pool, interrupt, progress, events })
     }
 }
 
@@ -141,25 +140,17 @@ pub struct Running {
     pub options: PoolOptions,
     pub pool: WorkPool,
     interrupt: Interrupt,
-    work: Work,
     progress: Progress,
     events: Option<Arc<Events>>,
 }
 
 impl Running {
     /// Stores units while what is stored already is executed, and then executes the rest.
-    pub fn feed(
-        &self,
-        input: &Input,
-        units: impl Iterator<Item = Read> + Send + 'static,
-    ) -> Result<(Fed, Completion), Trouble> {
+    pub fn feed(&self, input: &Input, units: Reading) -> Result<(Stored, Completion), Trouble> {
         std::thread::scope(|threads| {
             threads.spawn(|| self.pool.follow());
-            let fed = store(&self.repository, &self.job, input, units, |fed| {
-                self.work.set_added(fed.added);
-                !self.interrupt.is_asked()
-            });
-            let done = fed.map(|fed| (fed, self.execute()));
+            let stored = store(&self.repository, &self.job, input, units, || !self.interrupt.is_asked());
+            let done = stored.map(|stored| (stored, self.execute()));
             // Who follows does so until it is told.
             self.pool.handle().stop(Stop::Drain);
             done
@@ -179,15 +170,10 @@ impl Running {
         }
     }
 
-    /// Whether units are left whose time will come.
+    /// Whether units are left whose time will come, or has come since.
     fn waits_for_its_time(&self) -> bool {
-        let filter = UnitFilter::job(self.job.id).status(UnitStatus::Pending);
-        let mut waits = false;
-        let looked = list::for_each(&self.repository, &filter, |unit| {
-            waits = unit.not_before.is_some_and(|at| at > Utc::now() - chrono::TimeDelta::seconds(1));
-            !waits
-        });
-        looked.is_ok() && waits
+        let backlog = self.repository.backlog(self.job.id, NOBODY, 1);
+        backlog.is_ok_and(|backlog| backlog.due > 0 || backlog.next_due.is_some())
     }
 
     /// Nothing else is told meanwhile.
@@ -200,29 +186,38 @@ impl Running {
     }
 
     /// Stops the pool, and says what came of it, by its code also to whoever reads nothing any more.
-    pub fn end(self, fed: Option<Fed>, completion: Completion, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
+    pub fn end(self, stored: Option<Stored>, completion: Completion, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
         let mut told = Vec::new();
-        let code = self.conclude(fed, completion, &mut told)?;
-        match out.write_all(&told).map_err(Trouble::from) {
-            Ok(()) | Err(Trouble::NobodyReads) => Ok(code),
-            Err(trouble) => Err(trouble),
-        }
+        let code = self.conclude(stored, completion, &mut told)?;
+        print::if_read(out, &told)?;
+        Ok(code)
     }
 
-    fn conclude(self, fed: Option<Fed>, completion: Completion, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
+    fn conclude(
+        self,
+        stored: Option<Stored>,
+        completion: Completion,
+        out: &mut dyn Write,
+    ) -> Result<ExitCode, Trouble> {
         let summary = self.pool.stop(Stop::Drain)?;
         drop(self.progress);
         let counts = self.repository.counts(self.job.id)?;
-        let bill = cost(&self.repository, &UnitFilter::job(self.job.id), CostBy::Job)?.total;
+        let costs = self.repository.costs(Some(self.job.id))?;
         let left = counts.total() - counts.completed - counts.failed - counts.cancelled;
         let is_interrupted = self.interrupt.is_asked();
         let is_over = completion == Completion::Done && !is_interrupted;
-        let stuck = if is_over { without_prompt(&self.repository, &self.job)? } else { None };
+        let stuck = if is_over && left > 0 { without_prompt(&self.repository, &self.job)? } else { None };
+        let fed = stored.map(|stored| stored.fed);
+        let is_all_read = stored.is_none_or(|stored| stored.is_all);
         if self.events.is_some() {
             let held = if let Completion::Blocked(reason) = &completion { Some(reason) } else { None };
+            let cost = json!({
+                "cost": costs.total(), "tokens": costs.tokens(), "in_vain": costs.in_vain, "unbilled": costs.unbilled,
+            });
             let summary = json!({
-                "event": "summary", "job": self.job.name, "counts": counts, "fed": fed, "cost": bill,
-                "held": held, "interrupted": is_interrupted, "elapsed_ms": summary.elapsed.as_millis() as u64,
+                "event": "summary", "job": self.job.name, "counts": counts, "fed": fed, "is_all_read": is_all_read,
+                "cost": cost, "held": held, "interrupted": is_interrupted,
+                "elapsed_ms": summary.elapsed.as_millis() as u64,
             });
             print::json(out, &summary)?;
         } else {
@@ -241,19 +236,16 @@ impl Running {
             if let Some(fed) = fed {
                 write_fed(&fed, out)?;
             }
-            let vain = if bill.in_vain.amount.nanos() > 0 {
-                format!(", {} of it in vain", print::cost(bill.in_vain))
+            let vain = if costs.in_vain.amount.nanos() > 0 {
+                format!(", {} of it in vain", print::cost(costs.in_vain))
             } else {
                 String::new()
             };
-            let (tokens, time) = (number(bill.tokens.total()), short(summary.elapsed));
-            writeln!(out, "  {}{vain}, {tokens} tokens, {time}", print::cost(bill.cost))?;
-            if bill.unbilled > 0 {
-                writeln!(
-                    out,
-                    "  {} left no bill: nobody knows what they cost",
-                    print::count(bill.unbilled, "attempt")
-                )?;
+            let (tokens, time) = (number(costs.tokens().total()), short(summary.elapsed));
+            writeln!(out, "  {}{vain}, {tokens} tokens, {time}", print::cost(costs.total()))?;
+            if costs.unbilled > 0 {
+                let attempts = print::count(costs.unbilled, "attempt");
+                writeln!(out, "  {attempts} left no bill: nobody knows what they cost")?;
             }
             if let Completion::Blocked(reason) = &completion {
                 writeln!(out, "  held: {}", workcrew::audit::visible(reason))?;
@@ -268,14 +260,17 @@ impl Running {
                     "  those that are left cannot be executed: unit `{}` {NO_PROMPT}",
                     workcrew::audit::visible::line(&unit)
                 )?;
+            } else if !is_all_read {
+                writeln!(out, "not all units were read; go on: run the same command again")?;
             } else if left > 0 {
                 writeln!(out, "go on: workcrew resume{db}{job}")?;
             }
         }
-        Ok(match (is_interrupted, left + counts.failed) {
-            (true, _) if left > 0 => ExitCode::from(code::INTERRUPTED),
-            (_, 0) if fed.is_none_or(|fed| fed.bad + fed.conflicts == 0) => code::DONE,
-            _ => ExitCode::from(code::NOT_ALL_COMPLETED),
+        let is_all_completed = left + counts.failed + counts.cancelled == 0;
+        Ok(match is_interrupted && (left > 0 || !is_all_read) {
+            true => ExitCode::from(code::INTERRUPTED),
+            false if is_all_completed && fed.is_none_or(|fed| fed.bad + fed.conflicts == 0) => code::DONE,
+            false => ExitCode::from(code::NOT_ALL_COMPLETED),
         })
     }
 }
@@ -290,7 +285,7 @@ fn without_prompt(repository: &SqliteRepository, job: &Job) -> Result<Option<Str
 
 /// A job as it is written on a command line.
 pub fn job_argument(name: &str) -> String {
-    format!(" --job {}", print::word(name))
+    print::option("job", name)
 }
 
 pub fn write_fed(fed: &Fed, out: &mut dyn Write) -> io::Result<()> {
@@ -309,24 +304,29 @@ pub fn write_fed(fed: &Fed, out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// Opens what units come from, and says so before anything is stored if the template was forgotten: a job keeps the one it was made with.
-pub fn open(
-    input: &Input,
-    database: &Database,
-    job: &str,
-) -> Result<impl Iterator<Item = Read> + Send + 'static, Trouble> {
-    let mut source: UnitSource = input.open()?;
+pub fn open(input: &Input, database: &Database, job: &str) -> Result<Reading, Trouble> {
+    let kept = || database.archive().ok().and_then(|archive| archive.job_named(job).ok().flatten());
+    let has_template = input.template.is_some() || kept().is_some_and(|job| job.template.is_some());
+    let mut source = input.open()?;
+    if has_template {
+        source = source.for_template();
+    }
     let first = source.next();
     if let Some(Ok(Placed { place, unit })) = &first
-        && input.template.is_none()
+        && !has_template
         && !has_prompt(unit)
     {
-        let kept = database.archive().ok().and_then(|archive| archive.job_named(job).ok().flatten());
-        if kept.is_none_or(|job| job.template.is_none()) {
-            let id = workcrew::audit::visible::line(&unit.id);
-            return Err(Trouble::usage(format!("{place}: unit `{id}` {NO_PROMPT}: give one with --template")));
-        }
+        let id = workcrew::audit::visible::line(&unit.id);
+        return Err(Trouble::usage(format!("{place}: unit `{id}` {NO_PROMPT}: give one with --template")));
     }
-    Ok(first.into_iter().chain(source))
+    // Nobody could ever execute them, so they are not stored.
+    let units = first.into_iter().chain(source).map(move |read| match read {
+        Ok(Placed { place, unit }) if !has_template && !has_prompt(&unit) => {
+            Err(BadUnit { place, reason: format!("unit `{}` {NO_PROMPT}", unit.id) })
+        }
+        read => read,
+    });
+    Reading::start(units).map_err(|error| Trouble::Failed(told(&error)))
 }
 
 const NO_PROMPT: &str = "has neither a prompt nor a template";
@@ -335,36 +335,34 @@ fn has_prompt(unit: &NewUnit) -> bool {
     unit.prompt.is_some() || unit.template.is_some()
 }
 
+/// What was read and stored.
+#[derive(Clone, Copy, Debug)]
+pub struct Stored {
+    pub fed: Fed,
+    /// Whether that is all that there was to be read.
+    pub is_all: bool,
+}
+
 /// Stores units, and tells of those that are none.
 pub fn store(
     repository: &SqliteRepository,
     job: &Job,
     input: &Input,
-    units: impl Iterator<Item = Read> + Send + 'static,
-    goes_on: impl Fn(&Fed) -> bool,
-) -> Result<Fed, Trouble> {
-    let has_template = job.template.is_some();
-    // Nobody could ever execute them, so they are not stored.
-    let units = units.map(move |read| match read {
-        Ok(Placed { place, unit }) if !has_template && !has_prompt(&unit) => {
-            Err(BadUnit { place, reason: format!("unit `{}` {NO_PROMPT}", unit.id) })
-        }
-        read => read,
-    });
-    let mut reading = Reading::start(units).map_err(|error| Trouble::Failed(told(&error)))?;
+    mut units: Reading,
+    goes_on: impl Fn() -> bool,
+) -> Result<Stored, Trouble> {
     let mut all = Fed::default();
-    while reading.has_more(|| goes_on(&all)) {
+    while units.has_more(&goes_on) {
         let mut refused = None;
-        let tell = |group: &Fed, trouble: Option<workcrew::source::Trouble<'_>>| {
+        let tell = |_: &Fed, trouble: Option<workcrew::source::Trouble<'_>>| {
             match trouble {
                 Some(trouble) if input.strict => refused = Some(trouble.to_string()),
                 Some(trouble) => notes::tell(&format!("workcrew: {trouble}")),
                 None => {}
             }
-            refused.is_none() && goes_on(&sum(all, *group))
+            refused.is_none() && goes_on()
         };
-        let stored = feed(repository, job.id, reading.at_hand(), |unit| input.prepare(unit), tell);
-        let (group, is_over) = match stored {
+        let (group, is_over) = match feed(repository, job.id, units.at_hand(), tell) {
             Ok(group) => (group, false),
             Err(FeedError::Ended(group)) => (group, true),
             Err(error) => return Err(error.into()),
@@ -379,10 +377,10 @@ pub fn store(
             return Err(Trouble::usage(format!("{reason} (--strict{kept})")));
         }
         if is_over {
-            break;
+            return Ok(Stored { fed: all, is_all: false });
         }
     }
-    Ok(all)
+    Ok(Stored { fed: all, is_all: units.is_over() })
 }
 
 fn sum(mut one: Fed, other: Fed) -> Fed {

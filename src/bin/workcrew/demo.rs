@@ -12,7 +12,8 @@ use crate::batch::{Batch, PoolOptions};
 use crate::database::Database;
 use crate::executor::ExecutorOptions;
 use crate::input::Input;
-use crate::trouble::{Trouble, code};
+use crate::reading::Reading;
+use crate::trouble::{Trouble, code, told};
 
 #[derive(Args)]
 pub struct Options {
@@ -42,8 +43,9 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
     let source = UnitSource::from_reader(std::io::Cursor::new(lines), Format::JsonLines)?;
     let (input, pool, executor): (Input, PoolOptions, ExecutorOptions) = settings();
     let running = Batch::of_job(database.clone(), repository, job, pool, executor)?.start()?;
-    let (fed, completion) = running.feed(&input, source)?;
-    let ended = running.end(Some(fed), completion, out)?;
+    let units = Reading::start(source).map_err(|error| Trouble::Failed(told(&error)))?;
+    let (stored, completion) = running.feed(&input, units)?;
+    let ended = running.end(Some(stored), completion, out)?;
     let db = database.as_argument();
     writeln!(out, "\nThat is in {} now. Try:", workcrew::audit::visible::line(&database.db.display().to_string()))?;
     writeln!(out, "  workcrew show haiku-001{db}        what was said, attempt by attempt")?;

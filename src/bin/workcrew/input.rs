@@ -57,7 +57,7 @@ impl Input {
         } else {
             UnitSource::open(&self.units, format)?
         };
-        Ok(if self.template.is_some() { source.for_template() } else { source })
+        Ok(source.max_retries(self.retries))
     }
 
     /// The text of the template.
@@ -81,12 +81,5 @@ impl Input {
     pub fn job_name(&self) -> String {
         let name = self.units.file_stem().map(|name| name.to_string_lossy().into_owned());
         name.filter(|name| !self.is_stdin() && !name.is_empty()).unwrap_or_else(|| "batch".to_owned())
-    }
-
-    /// What a unit gets that does not say it itself.
-    pub fn prepare(&self, unit: &mut NewUnit) {
-        if unit.max_retries == NewUnit::DEFAULT_MAX_RETRIES {
-            unit.max_retries = self.retries;
-        }
     }
 }

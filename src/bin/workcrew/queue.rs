@@ -33,7 +33,7 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
     let source = batch::open(&input, &database, &name)?;
     let repository = database.or_new()?;
     let job = batch::job(&repository, &name, template, None)?;
-    let fed = batch::store(&repository, &job, &input, source, |_| true)?;
+    let fed = batch::store(&repository, &job, &input, source, || true)?.fed;
     if json {
         print::json(out, &json!({ "job": job.name, "fed": fed }))?;
     } else {

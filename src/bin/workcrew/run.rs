@@ -6,13 +6,12 @@ use std::process::ExitCode;
 use clap::Args;
 use workcrew::Completion;
 
-use crate::batch::{self, Batch, PoolOptions};
-use crate::canary::{self, Verdict};
+use crate::batch::{self, Batch, PoolOptions, Running};
+use crate::canary;
 use crate::database::Database;
 use crate::executor::ExecutorOptions;
 use crate::input::Input;
 use crate::print;
-use crate::reading::Read;
 use crate::trouble::{Trouble, code};
 
 #[derive(Args)]
@@ -42,26 +41,29 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
     let name = job.unwrap_or_else(|| input.job_name());
     // Whether it can work is known before a file is made.
     executor.make()?;
-    let mut source: Box<dyn Iterator<Item = Read> + Send> = Box::new(batch::open(&input, &database, &name)?);
+    let mut source = batch::open(&input, &database, &name)?;
     let repository = database.or_new()?;
     let job = batch::job(&repository, &name, template, Some(&executor))?;
-    let running = Batch::of_job(database, repository, job, pool, executor)?.start()?;
-    let mut first = Vec::new();
+    let running = Batch::of_job(database.clone(), repository, job, pool, executor)?.start()?;
     if let Some(count) = canary {
-        match canary::try_out(&running, &input, &mut source, count, yes, out)? {
-            Verdict::GoOn { read } if input.is_read_once() => first = read,
-            Verdict::GoOn { .. } => source = Box::new(input.open()?),
-            Verdict::Stop => {
-                let is_interrupted = running.is_interrupted();
-                let ended = running.end(None, Completion::Stopped, out)?;
-                if is_interrupted {
-                    return Ok(ExitCode::from(code::INTERRUPTED));
-                }
-                // What the canary gave is no batch yet.
-                return Ok(if ended == code::DONE { ExitCode::from(code::NOT_ALL_COMPLETED) } else { ended });
-            }
+        if !canary::try_out(&running, &input, &mut source, count, yes, out)? {
+            return stop_after_canary(running, out);
+        }
+        if !input.is_read_once() {
+            source = batch::open(&input, &database, &name)?;
         }
     }
-    let (fed, completion) = running.feed(&input, first.into_iter().chain(source))?;
-    running.end(Some(fed), completion, out)
+    let (stored, completion) = running.feed(&input, source)?;
+    running.end(Some(stored), completion, out)
+}
+
+/// What the canary gave is no batch yet.
+fn stop_after_canary(running: Running, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
+    let is_interrupted = running.is_interrupted();
+    let ended = running.end(None, Completion::Stopped, out)?;
+    Ok(match is_interrupted {
+        true => ExitCode::from(code::INTERRUPTED),
+        false if ended == code::DONE => ExitCode::from(code::NOT_ALL_COMPLETED),
+        false => ended,
+    })
 }
