@@ -189,6 +189,8 @@ pub struct Backpressure {
     pub limit_bytes: usize,
     /// Threads that wait for room.
     pub waiting_threads: usize,
+    /// Whether the disk is full: something could not be written since then, and waits to be, or was refused.
+    pub is_disk_full: bool,
 }
 
 impl Backpressure {

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -15,6 +16,9 @@ const GROUP_UNITS: usize = 500;
 
 /// After how many bytes of prompts and payloads a group is full.
 const GROUP_BYTES: usize = 4 * 1024 * 1024;
+
+/// How long it waits before it tries again to store something on a full disk.
+const PAUSE_WHILE_FULL: Duration = Duration::from_millis(100);
 
 /// What became of the units of a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -50,6 +54,8 @@ pub enum Trouble<'a> {
         /// Its name.
         id: &'a str,
     },
+    /// The disk is full. Whoever goes on waits for room: what was read is kept, and tried again.
+    DiskFull,
 }
 
 impl fmt::Display for Trouble<'_> {
@@ -59,6 +65,7 @@ impl fmt::Display for Trouble<'_> {
             Trouble::Conflict { place, id } => {
                 write!(f, "{place}: there is a unit `{id}` with another content, which stays as it is")
             }
+            Trouble::DiskFull => f.write_str("the disk is full"),
         }
     }
 }
@@ -165,7 +172,7 @@ impl Feeder<'_> {
             return Ok(());
         }
         let units: Vec<NewUnit> = group.iter().map(|placed| placed.unit.clone()).collect();
-        match self.repository.queue_units(self.job_id, &units) {
+        match self.queue(&units)? {
             Ok(answers) => {
                 for (placed, answer) in group.iter().zip(answers) {
                     self.count(placed, answer)?;
@@ -178,8 +185,19 @@ impl Feeder<'_> {
         self.tell(None)
     }
 
+    /// Stores units all together, as soon as there is room for them.
+    fn queue(&mut self, units: &[NewUnit]) -> Result<Result<Vec<Insertion>, RepositoryError>, FeedError> {
+        loop {
+            match self.repository.queue_units(self.job_id, units) {
+                Err(RepositoryError::StorageFull) => self.tell(Some(Trouble::DiskFull))?,
+                answer => return Ok(answer),
+            }
+            std::thread::sleep(PAUSE_WHILE_FULL);
+        }
+    }
+
     fn store_alone(&mut self, placed: Placed) -> Result<(), FeedError> {
-        match self.repository.queue_units(self.job_id, std::slice::from_ref(&placed.unit)) {
+        match self.queue(std::slice::from_ref(&placed.unit))? {
             Ok(answers) => answers.into_iter().try_for_each(|answer| self.count(&placed, answer)),
             Err(error @ RepositoryError::Invalid(_)) => {
                 self.fed.bad += 1;

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use chrono::Utc;
 use clap::Args;
@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use workcrew::repository::UnitFilter;
 use workcrew::source::{BadUnit, Fed, FeedError, Placed, feed};
 use workcrew::{
-    Archive, Completion, Event, Executor, Job, NewJob, NewUnit, OwnerId, Repository, SqliteRepository, Stop,
-    UnitStatus, WorkPool, WorkUnit,
+    Archive, Completion, Event, Executor, Job, NewJob, NewUnit, OwnerId, PoolHandle, Repository, SqliteRepository,
+    Stop, UnitStatus, WorkPool, WorkUnit,
 };
 
 use crate::board::Board;
@@ -25,6 +25,7 @@ use crate::notes;
 use crate::print;
 use crate::progress::{Pause, Progress, Telling};
 use crate::reading::Reading;
+use crate::storage::{Disk, Storage};
 use crate::time::{self, short};
 use crate::trouble::{Trouble, code, told};
 
@@ -38,7 +39,7 @@ const NOBODY: OwnerId = OwnerId(0);
 pub struct PoolOptions {
     /// How many units are executed at a time
     #[arg(long, value_name = "N", default_value = "4", value_parser = print::positive)]
-    workers: usize,
+    pub workers: usize,
     /// How long an execution may take, such as 90s or 1h30m
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = time::positive)]
     timeout: Duration,
@@ -48,6 +49,12 @@ pub struct PoolOptions {
     /// Tells nothing until the summary
     #[arg(long, short)]
     quiet: bool,
+}
+
+impl PoolOptions {
+    pub fn telling(&self) -> Telling {
+        if self.json || self.quiet { Telling::Nothing } else { Telling::People }
+    }
 }
 
 /// What is kept with a job that this command has made.
@@ -84,28 +91,48 @@ impl Batch {
 
     /// Starts the pool. Nothing is executed before it pulls.
     pub fn start(self) -> Result<Running, Trouble> {
-        let board = Board::default();
-        let events = self.options.json.then(|| Arc::new(Events::default()));
-        let seen = (board.clone(), events.clone());
-        let builder = WorkPool::builder(self.job.id, self.executor, self.repository.clone())
-            .max_workers(self.options.workers)
+        let (board, events) = (Board::default(), Events::if_wanted(&self.options));
+        let (database, options, began) = (self.database.clone(), self.options.clone(), Instant::now());
+        let (repository, job) = (self.repository.clone(), self.job.clone());
+        let pool = self.pool(options.workers, &board, events.clone())?;
+        let cannot = |error: io::Error| Trouble::Failed(told(&error));
+        let stop = |pool: PoolHandle| move |stop| pool.stop(stop);
+        let interrupt = Interrupt::watch(stop(pool.handle())).map_err(cannot)?;
+        let tell = tell_of_disk(board.clone(), events.clone());
+        let storage =
+            Storage::watch(repository.clone(), interrupt.clone(), stop(pool.handle()), tell).map_err(cannot)?;
+        let progress = Progress::start(options.telling(), pool.handle(), board, repository.clone(), job.id);
+        Ok(Running { database, repository, job, options, pool, began, interrupt, storage, progress, events })
+    }
+
+    /// A pool of so many workers, and nothing that watches over it.
+    pub fn pool(self, workers: usize, board: &Board, events: Option<Arc<Events>>) -> Result<WorkPool, Trouble> {
+        if self.kind == Kind::Simulated && self.options.telling() == Telling::People {
+            notes::tell("simulated: nothing is asked and nothing is paid (choose with --executor)");
+        }
+        let (board, job) = (board.clone(), self.job.name);
+        let builder = WorkPool::builder(self.job.id, self.executor, self.repository)
+            .max_workers(workers)
             .timeout(self.options.timeout)
             .label("workcrew")
             .observer(move |event: &Event<'_>| {
-                seen.0.see(event);
-                if let Some(events) = &seen.1 {
-                    events.print(event);
+                board.see(event);
+                if let Some(events) = &events {
+                    events.print(&job, event);
                 }
             });
-        if self.kind == Kind::Simulated && !self.options.json && !self.options.quiet {
-            notes::tell("simulated: nothing is asked and nothing is paid (choose with --executor)");
+        Ok(builder.start()?)
+    }
+}
+
+/// Tells of a full disk, and that there is room again, wherever anybody looks.
+pub fn tell_of_disk(board: Board, events: Option<Arc<Events>>) -> impl Fn(&Disk) + Send + 'static {
+    move |disk| {
+        board.see_disk(disk);
+        notes::tell(&format!("workcrew: {}", disk.told()));
+        if let Some(events) = &events {
+            events.print_value(json!({ "event": disk.name(), "at": Utc::now() }));
         }
-        let pool = builder.start()?;
-        let interrupt = Interrupt::watch(pool.handle()).map_err(|error| Trouble::Failed(told(&error)))?;
-        let telling = if self.options.json || self.options.quiet { Telling::Nothing } else { Telling::People };
-        let progress = Progress::start(telling, pool.handle(), board, self.repository.clone(), self.job.id);
-        let Batch { database, repository, job, options, .. } = self;
-        Ok(Running { database, repository, job, options, pool, interrupt, progress, events })
     }
 }
 
@@ -139,7 +166,9 @@ pub struct Running {
     pub job: Job,
     pub options: PoolOptions,
     pub pool: WorkPool,
+    began: Instant,
     interrupt: Interrupt,
+    storage: Storage,
     progress: Progress,
     events: Option<Arc<Events>>,
 }
@@ -149,7 +178,8 @@ impl Running {
     pub fn feed(&self, input: &Input, units: Reading) -> Result<(Stored, Completion), Trouble> {
         std::thread::scope(|threads| {
             threads.spawn(|| self.pool.follow());
-            let stored = store(&self.repository, &self.job, input, units, || !self.interrupt.is_asked());
+            let goes_on = || !self.interrupt.is_asked() && !self.storage.is_given_up();
+            let stored = store(&self.repository, &self.job, input, units, goes_on);
             let done = stored.map(|stored| (stored, self.execute()));
             // Who follows does so until it is told.
             self.pool.handle().stop(Stop::Drain);
@@ -199,8 +229,15 @@ impl Running {
         completion: Completion,
         out: &mut dyn Write,
     ) -> Result<ExitCode, Trouble> {
-        let summary = self.pool.stop(Stop::Drain)?;
+        let stopped = self.pool.stop(Stop::Drain);
         drop(self.progress);
+        let is_full = self.storage.is_full() || self.storage.is_given_up();
+        if is_full {
+            // Nobody waits for what a full disk cannot take.
+            std::mem::forget(self.repository.clone());
+        } else {
+            stopped?;
+        }
         let counts = self.repository.counts(self.job.id)?;
         let costs = self.repository.costs(Some(self.job.id))?;
         let left = counts.total() - counts.completed - counts.failed - counts.cancelled;
@@ -217,7 +254,7 @@ impl Running {
             let summary = json!({
                 "event": "summary", "job": self.job.name, "counts": counts, "fed": fed, "is_all_read": is_all_read,
                 "cost": cost, "held": held, "interrupted": is_interrupted,
-                "elapsed_ms": summary.elapsed.as_millis() as u64,
+                "is_disk_full": is_full, "elapsed_ms": self.began.elapsed().as_millis() as u64,
             });
             print::json(out, &summary)?;
         } else {
@@ -241,7 +278,7 @@ impl Running {
             } else {
                 String::new()
             };
-            let (tokens, time) = (number(costs.tokens().total()), short(summary.elapsed));
+            let (tokens, time) = (number(costs.tokens().total()), short(self.began.elapsed()));
             writeln!(out, "  {}{vain}, {tokens} tokens, {time}", print::cost(costs.total()))?;
             if costs.unbilled > 0 {
                 let attempts = print::count(costs.unbilled, "attempt");
@@ -266,9 +303,15 @@ impl Running {
                 writeln!(out, "go on: workcrew resume{db}{job}")?;
             }
         }
+        if is_full {
+            notes::tell(
+                "workcrew: the disk is full: what was executed and could not be stored is lost; make room to go on",
+            );
+        }
         let is_all_completed = left + counts.failed + counts.cancelled == 0;
         Ok(match is_interrupted && (left > 0 || !is_all_read) {
             true => ExitCode::from(code::INTERRUPTED),
+            false if is_full => ExitCode::from(code::STORAGE),
             false if is_all_completed && fed.is_none_or(|fed| fed.bad + fed.conflicts == 0) => code::DONE,
             false => ExitCode::from(code::NOT_ALL_COMPLETED),
         })
@@ -356,9 +399,10 @@ pub fn store(
         let mut refused = None;
         let tell = |_: &Fed, trouble: Option<workcrew::source::Trouble<'_>>| {
             match trouble {
+                // Whoever watches over the disk tells of it.
+                Some(workcrew::source::Trouble::DiskFull) | None => {}
                 Some(trouble) if input.strict => refused = Some(trouble.to_string()),
                 Some(trouble) => notes::tell(&format!("workcrew: {trouble}")),
-                None => {}
             }
             refused.is_none() && goes_on()
         };
@@ -396,11 +440,20 @@ fn sum(mut one: Fed, other: Fed) -> Fed {
 pub struct Events(Mutex<()>);
 
 impl Events {
-    fn print(&self, event: &Event<'_>) {
+    pub fn if_wanted(options: &PoolOptions) -> Option<Arc<Events>> {
+        options.json.then(Arc::default)
+    }
+
+    fn print(&self, job: &str, event: &Event<'_>) {
         let Ok(mut value) = serde_json::to_value(event) else { return };
         if let Value::Object(fields) = &mut value {
             fields.insert("at".to_owned(), json!(Utc::now()));
+            fields.insert("job".to_owned(), job.into());
         }
+        self.print_value(value);
+    }
+
+    fn print_value(&self, value: Value) {
         let _one_at_a_time = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // Who reads no more has seen enough; the batch goes on.
         let mut line = Vec::new();

@@ -39,6 +39,7 @@ mod search;
 mod show;
 mod slow;
 mod status;
+mod storage;
 mod time;
 mod trouble;
 mod verify;

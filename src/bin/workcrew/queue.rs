@@ -6,11 +6,14 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::json;
 
-use crate::batch;
+use crate::batch::{self, Stored};
+use crate::board::Board;
 use crate::database::Database;
 use crate::input::Input;
+use crate::interrupt::Interrupt;
 use crate::print;
-use crate::trouble::{Trouble, code};
+use crate::storage::Storage;
+use crate::trouble::{Trouble, code, told};
 
 #[derive(Args)]
 pub struct Options {
@@ -33,7 +36,16 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
     let source = batch::open(&input, &database, &name)?;
     let repository = database.or_new()?;
     let job = batch::job(&repository, &name, template, None)?;
-    let fed = batch::store(&repository, &job, &input, source, || true)?.fed;
+    let storage =
+        Storage::watch(repository.clone(), Interrupt::default(), |_| {}, batch::tell_of_disk(Board::default(), None));
+    let storage = storage.map_err(|error| Trouble::Failed(told(&error)))?;
+    let Stored { fed, is_all } = batch::store(&repository, &job, &input, source, || !storage.is_given_up())?;
+    if !is_all {
+        let added = print::count(fed.added, "unit");
+        return Err(Trouble::Storage(format!(
+            "the disk is full: {added} stored; make room, and run the same command again"
+        )));
+    }
     if json {
         print::json(out, &json!({ "job": job.name, "fed": fed }))?;
     } else {

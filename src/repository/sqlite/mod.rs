@@ -9,7 +9,7 @@
 //! | `units`, `claims`, `attempts`, `endings`, `owners`, `purge` | the verbs, in the order a unit travels |
 //! | `messages`, `rows` | between rows and records |
 //! | `readers`, `read`, `backlog`, `archive` | reading, beside the writer or without one |
-//! | `upkeep`, `health`, `backup`, `compact` | the file as such: how it is, a copy of it, its size |
+//! | `upkeep`, `health`, `wal`, `backup`, `compact` | the file as such: how it is, its log, a copy of it, its size |
 //! | `search` | the index of all words, in a file of its own |
 //!
 //! # Locking
@@ -36,6 +36,7 @@ mod claims;
 mod compact;
 mod endings;
 mod health;
+
 mod messages;
 mod migrate;
 mod open;
@@ -50,6 +51,7 @@ mod rows;
 pub(crate) mod search;
 mod units;
 mod upkeep;
+mod wal;
 mod writer;
 
 use std::collections::HashMap;
