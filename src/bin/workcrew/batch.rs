@@ -9,7 +9,7 @@ use chrono::Utc;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use workcrew::repository::UnitFilter;
+use workcrew::repository::{Counts, UnitFilter};
 use workcrew::source::{BadUnit, Fed, FeedError, Placed, feed};
 use workcrew::{
     Archive, Completion, Event, Executor, Job, NewJob, NewUnit, OwnerId, PoolHandle, Repository, SqliteRepository,
@@ -33,7 +33,7 @@ use crate::trouble::{Trouble, code, told};
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 /// No owner has this number.
-const NOBODY: OwnerId = OwnerId(0);
+pub const NOBODY: OwnerId = OwnerId(0);
 
 #[derive(Args, Clone, Debug)]
 pub struct PoolOptions {
@@ -260,16 +260,7 @@ impl Running {
         } else {
             let (job, db) = (&self.job.name, self.database.as_argument());
             let number = print::number;
-            writeln!(out, "job {}: {}", workcrew::audit::visible::line(job), print::count(counts.total(), "unit"))?;
-            let ended = [
-                ("completed", counts.completed),
-                ("failed", counts.failed),
-                ("cancelled", counts.cancelled),
-                ("left", left),
-            ];
-            let told = ended.iter().filter(|(name, units)| *units > 0 || *name == "completed");
-            let told: Vec<String> = told.map(|(name, units)| format!("{} {name}", number(*units))).collect();
-            writeln!(out, "  {}", told.join(", "))?;
+            write_counts(job, &counts, out)?;
             if let Some(fed) = fed {
                 write_fed(&fed, out)?;
             }
@@ -329,6 +320,21 @@ fn without_prompt(repository: &SqliteRepository, job: &Job) -> Result<Option<Str
 /// A job as it is written on a command line.
 pub fn job_argument(name: &str) -> String {
     print::option("job", name)
+}
+
+/// How many units a job has, and what became of them.
+pub fn write_counts(job: &str, counts: &Counts, out: &mut dyn Write) -> io::Result<()> {
+    let ended = counts.completed + counts.failed + counts.cancelled;
+    let words = [
+        ("completed", counts.completed),
+        ("failed", counts.failed),
+        ("cancelled", counts.cancelled),
+        ("left", counts.total() - ended),
+    ];
+    let words = words.iter().filter(|(name, units)| *units > 0 || *name == "completed");
+    let words: Vec<String> = words.map(|(name, units)| format!("{} {name}", print::number(*units))).collect();
+    writeln!(out, "job {}: {}", workcrew::audit::visible::line(job), print::count(counts.total(), "unit"))?;
+    writeln!(out, "  {}", words.join(", "))
 }
 
 pub fn write_fed(fed: &Fed, out: &mut dyn Write) -> io::Result<()> {

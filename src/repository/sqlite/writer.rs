@@ -36,7 +36,7 @@ use super::book::{Answer, Book, Fault, Memory, storage_failure};
 
 use super::open::Place;
 use super::queue::{Lane, Queue};
-use super::wal::Log;
+use super::wal::{Log, Room};
 use crate::attempt::AttemptKey;
 use crate::fault::{Stage, point};
 use crate::lease::Backpressure;
@@ -249,16 +249,6 @@ pub(super) struct WriterThread {
     kept: Vec<Waiting>,
     /// What the disk had for what was written last.
     room: Room,
-}
-
-/// What became of the transactions since it was last told whether the disk is full.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Room {
-    /// There were none.
-    Unknown,
-    Enough,
-    /// For one of them at least.
-    TooLittle,
 }
 
 impl WriterThread {
