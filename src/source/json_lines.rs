@@ -16,8 +16,13 @@ pub(super) struct JsonLines<R> {
     reader: R,
     number: u64,
     line: Vec<u8>,
+    /// Whether a line was read that is not blank.
+    has_begun: bool,
     is_over: bool,
 }
+
+/// What is told of a file that is JSON as a whole.
+const ONE_LIST: &str = "it is one list, of which nothing was read: units are objects, each on a line of its own, as `jq -c '.[]'` makes them";
 
 /// The fields of a line. One that is misspelt is told, not ignored.
 #[derive(Deserialize)]
@@ -60,7 +65,7 @@ fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> 
 
 impl<R: BufRead> JsonLines<R> {
     pub(super) fn new(reader: R) -> JsonLines<R> {
-        JsonLines { reader, number: 0, line: Vec::new(), is_over: false }
+        JsonLines { reader, number: 0, line: Vec::new(), has_begun: false, is_over: false }
     }
 
     pub(super) fn next(&mut self, max_retries: u32) -> Option<Read> {
@@ -74,6 +79,11 @@ impl<R: BufRead> JsonLines<R> {
                     return Some((place, Err(format!("it is longer than {LENGTH_LIMIT_BYTES} bytes"))));
                 }
                 Ok(Line::Whole) if is_blank(&self.line) => {}
+                // Single lines of it might be units, which nobody meant.
+                Ok(Line::Whole) if !std::mem::replace(&mut self.has_begun, true) && is_list(&self.line) => {
+                    self.is_over = true;
+                    return Some((place, Err(ONE_LIST.to_owned())));
+                }
                 Ok(Line::Whole) => return Some((place, unit(&self.line, max_retries))),
                 // Nothing that follows could be trusted to begin where a line begins.
                 Err(error) => {
@@ -123,6 +133,10 @@ fn is_blank(line: &[u8]) -> bool {
     without_mark(line).iter().all(u8::is_ascii_whitespace)
 }
 
+fn is_list(line: &[u8]) -> bool {
+    without_mark(line).trim_ascii_start().starts_with(b"[")
+}
+
 /// Without the mark that some editors put at the beginning of a file.
 fn without_mark(line: &[u8]) -> &[u8] {
     line.strip_prefix(MARK).unwrap_or(line)
@@ -132,7 +146,7 @@ fn without_mark(line: &[u8]) -> &[u8] {
 fn unit(line: &[u8], max_retries: u32) -> Result<NewUnit, String> {
     let line = std::str::from_utf8(without_mark(line)).map_err(|_| "it is not UTF-8".to_owned())?.trim();
     // A list of as many values as there are fields would be taken for them.
-    if line.starts_with('[') {
+    if is_list(line.as_bytes()) {
         return Err("it is a list, not an object with an `id`".to_owned());
     }
     let fields: Fields = serde_json::from_str(line).map_err(|error| reason(&error, line))?;

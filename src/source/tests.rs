@@ -75,6 +75,14 @@ fn a_bad_line_says_where_and_why_and_the_next_one_follows() {
 }
 
 #[test]
+fn a_file_that_is_one_list_is_told_and_none_of_its_lines_taken_for_a_unit() {
+    let text = b"\n[\n{\"id\":\"a\",\"prompt\":\"x\"},\n{\"id\":\"b\",\"prompt\":\"y\"}\n]\n";
+    let read = read(text, Format::JsonLines);
+    assert_eq!(read.len(), 1);
+    assert!(read[0].as_ref().unwrap_err().starts_with("line 2: it is one list, of which nothing was read"), "{read:?}");
+}
+
+#[test]
 fn a_line_that_is_too_long_is_left_out_and_takes_no_memory() {
     struct Endless(usize);
     impl io::Read for Endless {

@@ -361,6 +361,9 @@ pub fn open(input: &Input, database: &Database, job: &str) -> Result<Reading, Tr
         source = source.for_template();
     }
     let first = source.next();
+    if first.is_none() {
+        notes::tell(&format!("workcrew: there are no units in {}", input.name()));
+    }
     if let Some(Ok(Placed { place, unit })) = &first
         && !has_template
         && !has_prompt(unit)

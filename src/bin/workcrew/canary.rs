@@ -57,7 +57,8 @@ pub fn try_out(
             write_forecast(so_far, left, forecast, &mut told)?;
         }
         print::if_read(out, &std::mem::take(&mut told))?;
-        goes_on = !running.is_interrupted() && (yes || ask(running, input)?);
+        // Where nothing is left there is nothing to be asked.
+        goes_on = !running.is_interrupted() && (yes || left == Some(0) || ask(running, input)?);
     }
     if goes_on {
         source.put_back(read);
@@ -134,7 +135,7 @@ fn write_unit(unit: &WorkUnit, out: &mut dyn Write) -> io::Result<()> {
 fn write_forecast(so_far: SoFar, left: Option<u64>, forecast: Forecast, out: &mut dyn Write) -> io::Result<()> {
     write!(out, "{} cost {}", print::count(so_far.ended, "unit"), print::cost(so_far.spent))?;
     match (left, forecast.cost) {
-        (Some(left), Some(all)) => {
+        (Some(left @ 1..), Some(all)) => {
             let time = forecast.time_left.map(|time| format!(" and about {}", short(time))).unwrap_or_default();
             writeln!(out, "; with the other {}: about {}{time}", print::number(left), print::cost(all))
         }

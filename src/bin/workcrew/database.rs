@@ -35,6 +35,11 @@ impl Database {
 
     /// To put something in, also if it is not there yet.
     pub fn or_new(&self) -> Result<SqliteRepository, Trouble> {
+        let folder = self.db.parent().filter(|folder| !folder.as_os_str().is_empty());
+        if let Some(folder) = folder.filter(|folder| !folder.exists()) {
+            let (db, folder) = (self.db.display(), folder.display());
+            return Err(Trouble::Storage(format!("`{db}` cannot be made: there is no folder `{folder}`")));
+        }
         Ok(SqliteRepository::open(&self.db)?)
     }
 

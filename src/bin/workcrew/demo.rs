@@ -12,6 +12,7 @@ use crate::batch::{Batch, PoolOptions};
 use crate::database::Database;
 use crate::executor::ExecutorOptions;
 use crate::input::Input;
+use crate::print;
 use crate::reading::Reading;
 use crate::trouble::{Trouble, code, told};
 
@@ -21,7 +22,7 @@ pub struct Options {
     #[arg(long, value_name = "FILE", default_value = "demo.db")]
     db: PathBuf,
     /// How many units are run
-    #[arg(long, value_name = "N", default_value_t = 40)]
+    #[arg(long, value_name = "N", default_value = "40", value_parser = print::positive)]
     units: usize,
 }
 

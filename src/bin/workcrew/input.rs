@@ -1,6 +1,6 @@
 //! Where units come from.
 
-use std::io::{self, BufReader};
+use std::io::{self, BufReader, IsTerminal};
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
@@ -9,6 +9,8 @@ use workcrew::NewUnit;
 use workcrew::prompt::{self, PromptError};
 use workcrew::source::{Format, UnitSource};
 
+use crate::notes;
+use crate::print;
 use crate::trouble::Trouble;
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -32,8 +34,8 @@ pub struct Input {
     #[arg(long)]
     pub strict: bool,
     /// How often a unit is tried again, unless its line says so
-    #[arg(long, value_name = "N", default_value_t = NewUnit::DEFAULT_MAX_RETRIES)]
-    pub retries: u32,
+    #[arg(long, value_name = "N", default_value_t = NewUnit::DEFAULT_MAX_RETRIES, allow_negative_numbers = true, value_parser = print::whole)]
+    retries: u32,
 }
 
 impl Input {
@@ -53,6 +55,11 @@ impl Input {
             Written::Csv => Format::Csv,
         });
         let source = if self.is_stdin() {
+            if io::stdin().is_terminal() {
+                notes::tell(
+                    "reading units from the terminal, each a line such as {\"id\": \"a\", \"prompt\": \"…\"}; Ctrl-D ends",
+                );
+            }
             UnitSource::from_reader(BufReader::new(io::stdin()), format.unwrap_or(Format::JsonLines))?
         } else {
             UnitSource::open(&self.units, format)?
@@ -75,6 +82,11 @@ impl Input {
             }
             _ => Ok(template),
         }
+    }
+
+    /// What it is called where something is told of it.
+    pub fn name(&self) -> String {
+        if self.is_stdin() { "standard input".to_owned() } else { format!("`{}`", self.units.display()) }
     }
 
     /// What the job is called if nobody says so: as the file without its ending.

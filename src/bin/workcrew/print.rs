@@ -134,6 +134,11 @@ pub fn positive(text: &str) -> Result<usize, String> {
     number.ok_or_else(|| format!("`{text}` is no number from 1"))
 }
 
+/// Reads a number from 0.
+pub fn whole(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| format!("`{text}` is no number from 0"))
+}
+
 /// A cost with four decimals, and with what is not known.
 pub fn cost(cost: Cost) -> String {
     format!("{cost:.4}")

@@ -92,7 +92,7 @@ const SCANS: [(&str, &str); 4] = [
     ("FROM journal ORDER BY seq DESC LIMIT 1", "it stops at the first row"),
     ("FROM owners ORDER BY id", "a row for each pool that ever was, asked for by people"),
     ("FROM owners WHERE ended_at IS NULL", "the same, for a sweep"),
-    ("FROM charges c JOIN work_units u", "see the weaknesses in the docs of the module"),
+    ("FROM attempts a JOIN work_units u", "see the weaknesses in the docs of the module"),
 ];
 
 #[test]

@@ -110,3 +110,10 @@ fn that_nobody_reads_what_it_gave_is_no_reason_to_stop_after_it() {
         assert_eq!(executed(&scene), [1; 6], "{line}");
     }
 }
+
+#[test]
+fn a_canary_that_was_all_there_is_is_the_whole_batch() {
+    let scene = scene();
+    let ran = scene.run_all(&noting("run u.jsonl --canary 9", "echo ok")).well().says("6 units cost $0.0000\n");
+    assert!(!ran.out.contains("stopped"), "{ran:?}");
+}

@@ -71,7 +71,10 @@ fn a_database_that_is_not_there_is_made_only_by_who_brings_units() {
     }
     for (number, line) in BRINGERS.into_iter().enumerate() {
         scene.run(&format!("{line} --db new{number}.db")).well();
-        is_refused(scene.run(&format!("{line} --db none/new.db")), "none");
+        is_refused(
+            scene.run(&format!("{line} --db none/new.db")),
+            "`none/new.db` cannot be made: there is no folder `none`",
+        );
     }
 }
 
@@ -216,6 +219,8 @@ fn what_makes_no_sense_is_told_and_makes_no_database() {
         "list --sort weight",
         "list -n 0",
         "failures -n 0",
+        "demo --units 0",
+        "run units.jsonl --retries -1",
         "show",
         "cancel",
         "cancel --status pending",

@@ -173,7 +173,9 @@ fn no_units_at_all_are_no_trouble() {
     let scene = Scene::new();
     for (name, text) in [("a.jsonl", ""), ("b.jsonl", "\n \r\n"), ("c.csv", "id,prompt\n")] {
         scene.write(name, text);
-        scene.run(&format!("run {name}")).well().says(": 0 units\n  0 completed\n  read: 0 new, 0 known before\n");
+        let ran = scene.run(&format!("run {name}")).well();
+        let ran = ran.says(": 0 units\n  0 completed\n  read: 0 new, 0 known before\n");
+        ran.tells(&format!("workcrew: there are no units in `{name}`\n"));
     }
     std::fs::create_dir(scene.path("empty")).unwrap();
     scene.run("run empty").well();

@@ -187,6 +187,18 @@ fn more_workers_than_fit_are_counted() {
 }
 
 #[test]
+fn whoever_is_to_type_units_is_told_so() {
+    let scene = Scene::new();
+    let mut terminal = Terminal::start(scene.command(&["run", "-", "--", "cat"]), 120, 30);
+    terminal.wait_for(
+        "reading units from the terminal, each a line such as {\"id\": \"a\", \"prompt\": \"…\"}; Ctrl-D ends",
+    );
+    terminal.write("{\"id\":\"a\",\"prompt\":\"x\"}\n\u{4}");
+    assert_eq!(terminal.end().code(), Some(0));
+    assert_eq!(scene.count("COMPLETED"), 1);
+}
+
+#[test]
 fn what_is_counted_is_what_is_stored_whoever_did_it() {
     let scene = Scene::new();
     scene.write_units("u.jsonl", 6);

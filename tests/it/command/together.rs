@@ -146,6 +146,8 @@ fn what_is_brought_back_from_several_jobs_must_be_said() {
     scene.run("requeue --status failed --job two").well().says("2 units brought back");
     scene.run("requeue --status failed --all-jobs").well().says("2 units brought back");
     scene.run("requeue --status failed --all-jobs --job one").code(2);
+    scene.run("requeue --all-jobs").code(2).tells("--status <STATUS>");
+    scene.run("requeue --status failed --error exit_code --all-jobs").well().says("0 units brought back");
 }
 
 #[test]
@@ -156,7 +158,7 @@ fn what_cannot_be_done_for_one_unit_is_done_for_the_others() {
     scene.run_all(&noting("run u.jsonl --retries 0", then)).code(1);
     let ran = scene.run("requeue u0001 u0002 nobody u0003").code(1);
     let ran = ran.says("u0001: PENDING\nu0003: PENDING\n").tells("workcrew: there is no unit `nobody`\n");
-    assert!(ran.err.starts_with("workcrew: unit `u0002` is COMPLETED, "), "{ran:?}");
+    assert!(ran.err.starts_with("workcrew: unit `u0002` is COMPLETED: only what is FAILED or CANCELLED "), "{ran:?}");
     let ran = scene.run("cancel u0001 nobody u0003").code(1).says("u0001: CANCELLED\nu0003: CANCELLED\n");
     ran.tells("workcrew: there is no unit `nobody`\n");
 }
