@@ -9,7 +9,7 @@ use chrono::Utc;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use workcrew::repository::{Counts, UnitFilter};
+use workcrew::repository::UnitFilter;
 use workcrew::source::{BadUnit, Fed, FeedError, Placed, feed};
 use workcrew::{
     Archive, Completion, Event, Executor, Job, NewJob, NewUnit, OwnerId, PoolHandle, Repository, SqliteRepository,
@@ -26,8 +26,9 @@ use crate::print;
 use crate::progress::{Pause, Progress, Telling};
 use crate::reading::Reading;
 use crate::storage::{Disk, Storage};
-use crate::time::{self, short};
-use crate::trouble::{Trouble, code, told};
+use crate::summary::{self, Summary};
+use crate::time;
+use crate::trouble::{Trouble, told};
 
 /// How often it is looked whether units that are to be tried later have fallen due.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
@@ -231,83 +232,32 @@ impl Running {
     ) -> Result<ExitCode, Trouble> {
         let stopped = self.pool.stop(Stop::Drain);
         drop(self.progress);
-        let is_full = self.storage.is_full() || self.storage.is_given_up();
-        if is_full {
+        let is_disk_full = self.storage.is_full() || self.storage.is_given_up();
+        if is_disk_full {
             // Nobody waits for what a full disk cannot take.
             std::mem::forget(self.repository.clone());
+            notes::tell(STAYED_FULL);
         } else {
             stopped?;
         }
-        let counts = self.repository.counts(self.job.id)?;
-        let costs = self.repository.costs(Some(self.job.id))?;
-        let left = counts.total() - counts.completed - counts.failed - counts.cancelled;
+        let (counts, costs) = (self.repository.counts(self.job.id)?, self.repository.costs(Some(self.job.id))?);
         let is_interrupted = self.interrupt.is_asked();
-        let is_over = completion == Completion::Done && !is_interrupted;
-        let stuck = if is_over && left > 0 { without_prompt(&self.repository, &self.job)? } else { None };
-        let fed = stored.map(|stored| stored.fed);
-        let is_all_read = stored.is_none_or(|stored| stored.is_all);
+        let may_be_stuck = completion == Completion::Done && !is_interrupted && summary::left(&counts) > 0;
+        let stuck = if may_be_stuck { without_prompt(&self.repository, &self.job)? } else { None };
+        let (job, db, elapsed) = (self.job.name, self.database.as_argument(), self.began.elapsed());
+        let summary =
+            Summary { job, db, counts, costs, stored, completion, stuck, is_interrupted, is_disk_full, elapsed };
         if self.events.is_some() {
-            let held = if let Completion::Blocked(reason) = &completion { Some(reason) } else { None };
-            let cost = json!({
-                "cost": costs.total(), "tokens": costs.tokens(), "in_vain": costs.in_vain, "unbilled": costs.unbilled,
-            });
-            let summary = json!({
-                "event": "summary", "job": self.job.name, "counts": counts, "fed": fed, "is_all_read": is_all_read,
-                "cost": cost, "held": held, "interrupted": is_interrupted,
-                "is_disk_full": is_full, "elapsed_ms": self.began.elapsed().as_millis() as u64,
-            });
-            print::json(out, &summary)?;
+            print::json(out, &summary.event())?;
         } else {
-            let (job, db) = (&self.job.name, self.database.as_argument());
-            let number = print::number;
-            write_counts(job, &counts, out)?;
-            if let Some(fed) = fed {
-                write_fed(&fed, out)?;
-            }
-            let vain = if costs.in_vain.amount.nanos() > 0 {
-                format!(", {} of it in vain", print::cost(costs.in_vain))
-            } else {
-                String::new()
-            };
-            let (tokens, time) = (number(costs.tokens().total()), short(self.began.elapsed()));
-            writeln!(out, "  {}{vain}, {tokens} tokens, {time}", print::cost(costs.total()))?;
-            if costs.unbilled > 0 {
-                let attempts = print::count(costs.unbilled, "attempt");
-                writeln!(out, "  {attempts} left no bill: nobody knows what they cost")?;
-            }
-            if let Completion::Blocked(reason) = &completion {
-                writeln!(out, "  held: {}", workcrew::audit::visible(reason))?;
-            }
-            let job = job_argument(job);
-            if counts.failed > 0 {
-                writeln!(out, "why: workcrew failures{db}{job}   again: workcrew requeue --status failed{db}{job}")?;
-            }
-            if let Some(unit) = stuck {
-                writeln!(
-                    out,
-                    "  those that are left cannot be executed: unit `{}` {NO_PROMPT}",
-                    workcrew::audit::visible::line(&unit)
-                )?;
-            } else if !is_all_read {
-                writeln!(out, "not all units were read; go on: run the same command again")?;
-            } else if left > 0 {
-                writeln!(out, "go on: workcrew resume{db}{job}")?;
-            }
+            summary.write(out)?;
         }
-        if is_full {
-            notes::tell(
-                "workcrew: the disk is full: what was executed and could not be stored is lost; make room to go on",
-            );
-        }
-        let is_all_completed = left + counts.failed + counts.cancelled == 0;
-        Ok(match is_interrupted && (left > 0 || !is_all_read) {
-            true => ExitCode::from(code::INTERRUPTED),
-            false if is_full => ExitCode::from(code::STORAGE),
-            false if is_all_completed && fed.is_none_or(|fed| fed.bad + fed.conflicts == 0) => code::DONE,
-            false => ExitCode::from(code::NOT_ALL_COMPLETED),
-        })
+        Ok(summary.code())
     }
 }
+
+const STAYED_FULL: &str =
+    "workcrew: the disk is full: what was executed and could not be stored is lost; make room to go on";
 
 /// A unit that waits and that nobody will ever execute, such as one that a program stored without a prompt.
 fn without_prompt(repository: &SqliteRepository, job: &Job) -> Result<Option<String>, Trouble> {
@@ -315,41 +265,6 @@ fn without_prompt(repository: &SqliteRepository, job: &Job) -> Result<Option<Str
     let first = repository.units(&waiting, 0, 1)?.items.into_iter().next();
     let is_stuck = |unit: &WorkUnit| job.template.is_none() && unit.prompt.is_none() && unit.template.is_none();
     Ok(first.filter(is_stuck).map(|unit| unit.id.to_string()))
-}
-
-/// A job as it is written on a command line.
-pub fn job_argument(name: &str) -> String {
-    print::option("job", name)
-}
-
-/// How many units a job has, and what became of them.
-pub fn write_counts(job: &str, counts: &Counts, out: &mut dyn Write) -> io::Result<()> {
-    let ended = counts.completed + counts.failed + counts.cancelled;
-    let words = [
-        ("completed", counts.completed),
-        ("failed", counts.failed),
-        ("cancelled", counts.cancelled),
-        ("left", counts.total() - ended),
-    ];
-    let words = words.iter().filter(|(name, units)| *units > 0 || *name == "completed");
-    let words: Vec<String> = words.map(|(name, units)| format!("{} {name}", print::number(*units))).collect();
-    writeln!(out, "job {}: {}", workcrew::audit::visible::line(job), print::count(counts.total(), "unit"))?;
-    writeln!(out, "  {}", words.join(", "))
-}
-
-pub fn write_fed(fed: &Fed, out: &mut dyn Write) -> io::Result<()> {
-    let number = print::number;
-    let mut words = vec![format!("{} new", number(fed.added)), format!("{} known before", number(fed.known))];
-    if fed.conflicts > 0 {
-        words.push(match fed.conflicts {
-            1 => "1 contradicts a known one".to_owned(),
-            units => format!("{} contradict known ones", number(units)),
-        });
-    }
-    if fed.bad > 0 {
-        words.push(if fed.bad == 1 { "1 is no unit".to_owned() } else { format!("{} are no units", number(fed.bad)) });
-    }
-    writeln!(out, "  read: {}", words.join(", "))
 }
 
 /// Opens what units come from, and says so before anything is stored if the template was forgotten: a job keeps the one it was made with.
@@ -381,7 +296,7 @@ pub fn open(input: &Input, database: &Database, job: &str) -> Result<Reading, Tr
     Reading::start(units).map_err(|error| Trouble::Failed(told(&error)))
 }
 
-const NO_PROMPT: &str = "has neither a prompt nor a template";
+pub const NO_PROMPT: &str = "has neither a prompt nor a template";
 
 fn has_prompt(unit: &NewUnit) -> bool {
     unit.prompt.is_some() || unit.template.is_some()

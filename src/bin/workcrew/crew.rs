@@ -15,7 +15,10 @@ use crossbeam_channel::{Receiver, bounded};
 use serde_json::json;
 use workcrew::audit::questions::all_jobs;
 use workcrew::audit::visible::line;
-use workcrew::{Archive, Completion, Job, JobId, PoolHandle, PoolPhase, Repository, SqliteRepository, Stop, WorkPool};
+use workcrew::{
+    Archive, Completion, Job, JobId, PoolHandle, PoolPhase, Repository, RepositoryError, SqliteRepository, Stop,
+    WorkPool,
+};
 
 use crate::batch::{self, Batch, Events, NOBODY, PoolOptions};
 use crate::board::Board;
@@ -26,6 +29,7 @@ use crate::notes;
 use crate::print;
 use crate::progress::Telling;
 use crate::storage::Storage;
+use crate::summary::write_counts;
 use crate::trouble::{Trouble, told};
 
 /// How often it is looked what there is to do.
@@ -63,8 +67,9 @@ impl Crew {
             left_alone: BTreeSet::new(),
             served: BTreeMap::new(),
         };
-        pools.look_while(&woken, || !interrupt.is_asked() && !storage.is_given_up());
+        let looked = pools.look_while(&woken, || !interrupt.is_asked() && !storage.is_given_up());
         pools.end();
+        looked?;
         if storage.is_full() {
             // Nobody waits for what a full disk cannot take.
             std::mem::forget(self.repository.clone());
@@ -82,7 +87,7 @@ impl Crew {
             if self.options.json {
                 print::json(&mut told, &json!({ "event": "summary", "job": name, "counts": counts }))?;
             } else {
-                batch::write_counts(name, &counts, &mut told)?;
+                write_counts(name, &counts, &mut told)?;
             }
         }
         print::if_read(out, &told)
@@ -154,18 +159,23 @@ struct Pools<'a> {
 }
 
 impl Pools<'_> {
-    fn look_while(&mut self, woken: &Receiver<()>, goes_on: impl Fn() -> bool) {
-        let mut trouble_told = String::new();
+    fn look_while(&mut self, woken: &Receiver<()>, goes_on: impl Fn() -> bool) -> Result<(), RepositoryError> {
+        let mut told = String::new();
         self.tell_if_idle();
         while goes_on() {
-            // What cannot be read now may be a moment later. It is told once.
-            let trouble = self.look().err().map(|trouble| trouble.to_string()).unwrap_or_default();
-            if !trouble.is_empty() && trouble != trouble_told {
+            let trouble = match self.look() {
+                Ok(()) => String::new(),
+                Err(error @ RepositoryError::Gone { .. }) => return Err(error),
+                // It may pass. It is told once.
+                Err(error) => error.to_string(),
+            };
+            if !trouble.is_empty() && trouble != told {
                 notes::tell(&format!("workcrew: {trouble}"));
             }
-            trouble_told = trouble;
+            told = trouble;
             let _ = woken.recv_timeout(LOOK);
         }
+        Ok(())
     }
 
     fn tell_if_idle(&self) {
@@ -177,7 +187,7 @@ impl Pools<'_> {
     }
 
     /// Jobs with units that wait, or that are executed here, the oldest first.
-    fn with_work(&self) -> Result<Vec<Job>, Trouble> {
+    fn with_work(&self) -> Result<Vec<Job>, RepositoryError> {
         let mut jobs = Vec::new();
         for job in all_jobs(&self.crew.repository)? {
             let has_units = self.members.iter().any(|member| member.job_id == job.id && member.has_units());
@@ -189,8 +199,13 @@ impl Pools<'_> {
         Ok(jobs)
     }
 
-    fn look(&mut self) -> Result<(), Trouble> {
+    fn look(&mut self) -> Result<(), RepositoryError> {
         self.forget_ended();
+        let path = &self.crew.database.db;
+        // What is open can be read also when nobody else can find it any more.
+        if !path.exists() {
+            return Err(RepositoryError::Gone { path: path.display().to_string() });
+        }
         let jobs = self.with_work()?;
         let workers = self.crew.options.workers;
         let shares = shares(workers, jobs.len());
@@ -201,7 +216,7 @@ impl Pools<'_> {
         self.take(&shares);
         let mut free = workers.saturating_sub(self.members.iter().map(Member::takes).sum());
         for (job, share) in shares {
-            free -= self.give(job, share, free)?;
+            free -= self.give(job, share, free);
         }
         Ok(())
     }
@@ -218,18 +233,24 @@ impl Pools<'_> {
     }
 
     /// Gives a job what it lacks of its share, as far as there is some; says how much.
-    fn give(&mut self, job: Job, share: usize, free: usize) -> Result<usize, Trouble> {
+    fn give(&mut self, job: Job, share: usize, free: usize) -> usize {
         let member = self.members.iter_mut().find(|member| member.job_id == job.id);
         let given = share.saturating_sub(member.as_ref().map_or(0, |member| member.share)).min(free);
         match member {
-            _ if given == 0 => Ok(0),
+            _ if given == 0 => 0,
             // It comes back when that is over.
-            Some(member) if member.is_ending => Ok(0),
+            Some(member) if member.is_ending => 0,
             Some(member) => {
                 member.set_share(member.share + given);
-                Ok(given)
+                given
             }
-            None => Ok(if self.begin(job, given) { given } else { 0 }),
+            None => {
+                if self.begin(job, given) {
+                    given
+                } else {
+                    0
+                }
+            }
         }
     }
 

@@ -41,6 +41,7 @@ mod show;
 mod slow;
 mod status;
 mod storage;
+mod summary;
 mod time;
 mod trouble;
 mod verify;

@@ -13,6 +13,7 @@ use crate::input::Input;
 use crate::interrupt::Interrupt;
 use crate::print;
 use crate::storage::Storage;
+use crate::summary;
 use crate::trouble::{Trouble, code, told};
 
 #[derive(Args)]
@@ -50,8 +51,8 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
         print::json(out, &json!({ "job": job.name, "fed": fed }))?;
     } else {
         writeln!(out, "job {}", workcrew::audit::visible::line(&job.name))?;
-        batch::write_fed(&fed, out)?;
-        let (db, job) = (database.as_argument(), batch::job_argument(&job.name));
+        summary::write_fed(&fed, out)?;
+        let (db, job) = (database.as_argument(), summary::job_argument(&job.name));
         writeln!(out, "execute them: workcrew resume{db}{job}, or workcrew worker{db}{job}")?;
     }
     Ok(if fed.bad + fed.conflicts == 0 { code::DONE } else { ExitCode::from(code::NOT_ALL_COMPLETED) })

@@ -68,6 +68,15 @@ fn the_workers_are_shared_by_all_jobs_and_there_are_never_more() {
 }
 
 #[test]
+fn a_worker_whose_database_is_taken_away_ends() {
+    let scene = Scene::new();
+    let worker = scene.start(&["worker"]);
+    until("it waits", || worker.told().contains("nothing to do yet"));
+    std::fs::rename(scene.path("batch.db"), scene.path("elsewhere.db")).unwrap();
+    worker.end().code(3).tells("workcrew: the database is no longer at `");
+}
+
+#[test]
 fn a_job_that_cannot_be_executed_here_is_told_and_the_others_are() {
     let scene = Scene::new();
     scene.write_units("u.jsonl", 2);
