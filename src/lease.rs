@@ -202,6 +202,8 @@ pub struct Backpressure {
     pub limit_bytes: usize,
     /// Threads that wait for room.
     pub waiting_threads: usize,
+    /// Whether the disk is full: something could not be written since then, and waits to be, or was refused.
+    pub is_disk_full: bool,
 }
 
 impl Backpressure {
@@ -281,7 +283,7 @@ mod tests {
     use chrono::TimeDelta;
 
     fn busy() -> OwnerState {
-        let writing = Some(Backpressure { changes: 9, bytes: 20, limit_bytes: 100, waiting_threads: 0 });
+        let writing = Some(Backpressure { changes: 9, bytes: 20, limit_bytes: 100, ..Backpressure::default() });
         OwnerState { workers: 4, queue_size: 20, max_queue_size: 1_000, writing, ..OwnerState::default() }
     }
 
@@ -290,7 +292,7 @@ mod tests {
         let before = busy();
         assert!(!before.is_news_after(&before));
         assert!(!OwnerState { queue_size: 29, ..busy() }.is_news_after(&before));
-        let writing = Some(Backpressure { changes: 1, bytes: 3, limit_bytes: 100, waiting_threads: 0 });
+        let writing = Some(Backpressure { changes: 1, bytes: 3, limit_bytes: 100, ..Backpressure::default() });
         assert!(!OwnerState { writing, ..busy() }.is_news_after(&before));
     }
 

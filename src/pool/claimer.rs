@@ -123,8 +123,13 @@ fn claim(core: &Core, picks: &[Picked], open: &[Arc<WorkerCell>]) -> Result<Vec<
             core.ready.claimer.wait(Some(PAUSE_AFTER_FAILURE));
             answer = surely(&|| core.repository().claimed(claimant.owner, claimant.token));
         }
-        if is_unknown(&answer) {
-            core.doubts.lock().unwrap_or_else(PoisonError::into_inner).push(claimant.token);
+        match &answer {
+            // A storage that fails is not asked again at once.
+            Ok(claims) if claims.is_empty() => core.ready.claimer.wait(Some(PAUSE_AFTER_FAILURE)),
+            answer if is_unknown(answer) => {
+                core.doubts.lock().unwrap_or_else(PoisonError::into_inner).push(claimant.token);
+            }
+            _ => {}
         }
     }
     answer

@@ -408,6 +408,8 @@ pub struct ModelCost {
 pub struct Costs {
     /// By model, in the order of their names.
     pub by_model: Vec<ModelCost>,
+    /// What of it was spent on attempts that came to no good end.
+    pub in_vain: Cost,
     /// How many attempts were executed and left no bill, so that nobody knows what they cost.
     pub unbilled: u64,
 }

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -15,6 +16,9 @@ const GROUP_UNITS: usize = 500;
 
 /// After how many bytes of prompts and payloads a group is full.
 const GROUP_BYTES: usize = 4 * 1024 * 1024;
+
+/// How long it waits before it tries again to store something on a full disk.
+const PAUSE_WHILE_FULL: Duration = Duration::from_millis(100);
 
 /// What became of the units of a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -50,6 +54,8 @@ pub enum Trouble<'a> {
         /// Its name.
         id: &'a str,
     },
+    /// The disk is full. Whoever goes on waits for room: what was read is kept, and tried again.
+    DiskFull,
 }
 
 impl fmt::Display for Trouble<'_> {
@@ -59,6 +65,7 @@ impl fmt::Display for Trouble<'_> {
             Trouble::Conflict { place, id } => {
                 write!(f, "{place}: there is a unit `{id}` with another content, which stays as it is")
             }
+            Trouble::DiskFull => f.write_str("the disk is full"),
         }
     }
 }
@@ -93,8 +100,7 @@ impl Error for FeedError {
 
 /// Stores the units of a source, such as a [`UnitSource`](super::UnitSource), as PENDING, for whoever pulls the job's units.
 ///
-/// `tell` hears of trouble as it comes, and of `None` after each group that was stored; it says whether to go on. Each unit
-/// passes `prepare` first, which may set what is not in the source.
+/// `tell` hears of trouble as it comes, and of `None` after each group that was stored; it says whether to go on.
 ///
 /// ```
 /// use workcrew::source::{Format, UnitSource, feed};
@@ -107,8 +113,7 @@ impl Error for FeedError {
 /// let fed = feed(
 ///     &repository,
 ///     job,
-///     UnitSource::from_reader(lines.as_bytes(), Format::JsonLines)?,
-///     |unit| unit.max_retries = 0,
+///     UnitSource::from_reader(lines.as_bytes(), Format::JsonLines)?.max_retries(0),
 ///     |_, trouble| {
 ///         troubles.extend(trouble.map(|trouble| trouble.to_string()));
 ///         true
@@ -127,16 +132,12 @@ pub fn feed(
     repository: &dyn Repository,
     job_id: JobId,
     source: impl IntoIterator<Item = Result<Placed, BadUnit>>,
-    mut prepare: impl FnMut(&mut NewUnit),
     mut tell: impl FnMut(&Fed, Option<Trouble<'_>>) -> bool,
 ) -> Result<Fed, FeedError> {
     let mut feeder = Feeder { repository, job_id, fed: Fed::default(), group: Vec::new(), bytes: 0, tell: &mut tell };
     for read in source {
         match read {
-            Ok(mut placed) => {
-                prepare(&mut placed.unit);
-                feeder.add(placed)?;
-            }
+            Ok(placed) => feeder.add(placed)?,
             Err(bad) => {
                 feeder.fed.bad += 1;
                 feeder.tell(Some(Trouble::Bad(&bad)))?;
@@ -171,7 +172,7 @@ impl Feeder<'_> {
             return Ok(());
         }
         let units: Vec<NewUnit> = group.iter().map(|placed| placed.unit.clone()).collect();
-        match self.repository.queue_units(self.job_id, &units) {
+        match self.queue(&units)? {
             Ok(answers) => {
                 for (placed, answer) in group.iter().zip(answers) {
                     self.count(placed, answer)?;
@@ -184,8 +185,19 @@ impl Feeder<'_> {
         self.tell(None)
     }
 
+    /// Stores units all together, as soon as there is room for them.
+    fn queue(&mut self, units: &[NewUnit]) -> Result<Result<Vec<Insertion>, RepositoryError>, FeedError> {
+        loop {
+            match self.repository.queue_units(self.job_id, units) {
+                Err(RepositoryError::StorageFull) => self.tell(Some(Trouble::DiskFull))?,
+                answer => return Ok(answer),
+            }
+            std::thread::sleep(PAUSE_WHILE_FULL);
+        }
+    }
+
     fn store_alone(&mut self, placed: Placed) -> Result<(), FeedError> {
-        match self.repository.queue_units(self.job_id, std::slice::from_ref(&placed.unit)) {
+        match self.queue(std::slice::from_ref(&placed.unit))? {
             Ok(answers) => answers.into_iter().try_for_each(|answer| self.count(&placed, answer)),
             Err(error @ RepositoryError::Invalid(_)) => {
                 self.fed.bad += 1;

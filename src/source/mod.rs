@@ -23,6 +23,7 @@
 mod feed;
 mod folder;
 mod json_lines;
+mod rows;
 mod table;
 
 use std::error::Error;
@@ -154,6 +155,7 @@ impl Error for BadUnit {}
 /// Units, read one by one. See the [module](self) for how they are written.
 pub struct UnitSource {
     kind: Kind,
+    max_retries: u32,
 }
 
 enum Kind {
@@ -180,7 +182,7 @@ impl UnitSource {
         let file = File::open(path).map_err(unreadable)?;
         if file.metadata().map_err(unreadable)?.is_dir() {
             let folder = Folder::open(path).map_err(unreadable)?;
-            return Ok(UnitSource { kind: Kind::Folder(folder) });
+            return Ok(UnitSource::of(Kind::Folder(folder)));
         }
         let format = format.or_else(|| Format::of(path));
         let format = format.ok_or_else(|| SourceError::UnknownFormat { path: path.to_owned() })?;
@@ -198,7 +200,17 @@ impl UnitSource {
             Format::JsonLines => Kind::JsonLines(JsonLines::new(reader)),
             Format::Csv => Kind::Table(Table::new(reader)?),
         };
-        Ok(UnitSource { kind })
+        Ok(UnitSource::of(kind))
+    }
+
+    fn of(kind: Kind) -> UnitSource {
+        UnitSource { kind, max_retries: NewUnit::DEFAULT_MAX_RETRIES }
+    }
+
+    /// How often a unit is tried again that does not say it itself. The default is [`NewUnit::DEFAULT_MAX_RETRIES`].
+    pub fn max_retries(mut self, retries: u32) -> UnitSource {
+        self.max_retries = retries;
+        self
     }
 
     /// What a file says is the payload of its unit and not its prompt: `{"path": …, "text": …}`, for a template. It concerns folders
@@ -216,9 +228,9 @@ impl Iterator for UnitSource {
 
     fn next(&mut self) -> Option<Self::Item> {
         let (place, read) = match &mut self.kind {
-            Kind::JsonLines(lines) => lines.next()?,
-            Kind::Table(table) => table.next()?,
-            Kind::Folder(folder) => folder.next()?,
+            Kind::JsonLines(lines) => lines.next(self.max_retries)?,
+            Kind::Table(table) => of_all(table.next()?, self.max_retries),
+            Kind::Folder(folder) => of_all(folder.next()?, self.max_retries),
         };
         let checked = read.and_then(|unit| match UnitId::new(unit.id.as_str()) {
             Ok(_) => Ok(unit),
@@ -233,6 +245,11 @@ impl Iterator for UnitSource {
 
 /// What the three kinds of sources give: where, and a unit or the reason why there is none.
 type Read = (Place, Result<NewUnit, String>);
+
+/// Rows and files do not say how often they are tried again.
+fn of_all((place, read): Read, max_retries: u32) -> Read {
+    (place, read.map(|unit| unit.max_retries(max_retries)))
+}
 
 #[cfg(test)]
 mod tests;

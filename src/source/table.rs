@@ -1,11 +1,11 @@
 //! Comma-separated values behind a header.
 
-use std::io::{self, BufRead};
+use std::io::BufRead;
 
-use csv::{ByteRecord, Position, Reader, ReaderBuilder};
 use serde_json::{Map, Value};
 
-use super::{LENGTH_LIMIT_BYTES, Place, Read, SourceError};
+use super::rows::{Row, Rows};
+use super::{Place, Read, SourceError};
 use crate::unit::NewUnit;
 
 /// The columns that are not payload.
@@ -13,19 +13,20 @@ const ID: &str = "id";
 const PROMPT: &str = "prompt";
 
 pub(super) struct Table<R> {
-    reader: Reader<Bounded<R>>,
+    rows: Rows<R>,
     columns: Vec<String>,
-    record: ByteRecord,
+    row: Row,
     is_over: bool,
 }
 
 impl<R: BufRead> Table<R> {
     pub(super) fn new(reader: R) -> Result<Table<R>, SourceError> {
-        let mut reader = ReaderBuilder::new().flexible(true).from_reader(Bounded { reader, left: LENGTH_LIMIT_BYTES });
+        let (mut rows, mut row) = (Rows::new(reader), Row::default());
         let header = |reason: String| SourceError::Header { reason };
-        let names = reader.headers().map_err(|error| header(error.to_string()))?;
-        let columns: Vec<String> =
-            names.iter().map(|name| name.trim_start_matches('\u{feff}').trim().to_owned()).collect();
+        rows.read(&mut row).map_err(|error| header(format!("line {}: {error}", error.line())))?;
+        let name = |field: &[u8]| std::str::from_utf8(field).map(|name| name.trim().to_owned());
+        let columns: Result<Vec<String>, _> = row.fields().map(name).collect();
+        let columns = columns.map_err(|_| header("it is not UTF-8".to_owned()))?;
         if columns.is_empty() {
             return Err(header("it is empty".to_owned()));
         }
@@ -36,35 +37,32 @@ impl<R: BufRead> Table<R> {
         if let Some(name) = columns.iter().enumerate().find_map(twice) {
             return Err(header(format!("it has the column `{name}` twice")));
         }
-        Ok(Table { reader, columns, record: ByteRecord::new(), is_over: false })
+        Ok(Table { rows, columns, row, is_over: false })
     }
 
     pub(super) fn next(&mut self) -> Option<Read> {
         if self.is_over {
             return None;
         }
-        let begins_at = self.reader.position().line();
-        self.reader.get_mut().left = LENGTH_LIMIT_BYTES;
-        match self.reader.read_byte_record(&mut self.record) {
-            Ok(true) => {
-                let place = Place::Line(self.record.position().map_or(begins_at, Position::line));
-                Some((place, self.unit()))
-            }
+        match self.rows.read(&mut self.row) {
+            Ok(true) => Some((Place::Line(self.row.line), self.unit())),
             Ok(false) => None,
             Err(error) => {
                 self.is_over = true;
-                Some((Place::Line(begins_at), Err(format!("nothing more can be read: {error}"))))
+                Some((Place::Line(error.line()), Err(error.to_string())))
             }
         }
     }
 
     fn unit(&self) -> Result<NewUnit, String> {
-        if self.record.len() != self.columns.len() {
-            return Err(format!("it has {} fields, the header has {}", self.record.len(), self.columns.len()));
+        let (fields, columns) = (self.row.len(), self.columns.len());
+        if fields != columns {
+            let s = if fields == 1 { "" } else { "s" };
+            return Err(format!("it has {fields} field{s}, the header has {columns}"));
         }
         let mut unit = NewUnit::new("");
         let mut payload = Map::new();
-        for (column, field) in self.columns.iter().zip(&self.record) {
+        for (column, field) in self.columns.iter().zip(self.row.fields()) {
             let text = std::str::from_utf8(field).map_err(|_| format!("its `{column}` is not UTF-8"))?;
             match column.as_str() {
                 ID => text.clone_into(&mut unit.id),
@@ -77,25 +75,5 @@ impl<R: BufRead> Table<R> {
             unit.payload = Value::Object(payload);
         }
         Ok(unit)
-    }
-}
-
-/// Ends after so many bytes: a quote that is never closed would take in all that follows.
-struct Bounded<R> {
-    reader: R,
-    left: usize,
-}
-
-impl<R: BufRead> io::Read for Bounded<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.left == 0 {
-            return Err(io::Error::other(format!(
-                "a row is longer than {LENGTH_LIMIT_BYTES} bytes: is a quote not closed?"
-            )));
-        }
-        let room = buffer.len().min(self.left);
-        let count = (&mut self.reader).take(room as u64).read(buffer)?;
-        self.left -= count;
-        Ok(count)
     }
 }

@@ -50,23 +50,36 @@ fn blank_lines_marks_and_missing_line_ends_are_no_trouble() {
 #[test]
 fn a_bad_line_says_where_and_why_and_the_next_one_follows() {
     let text = b"nonsense\n{\"id\":\"a\"}\n{\"prompt\":\"x\"}\n{\"id\":\"\"}\n{\"id\":\"b\",\"timeout_seconds\":-1}\n\
-                 {\"id\":\"c\",\"max_cost\":\"free\"}\n[1]\n{\"id\":\"\xff\"}\n{\"id\":\"d\"} {\n{\"id\":[]}\n{\"id\":\"z\"}\n";
+                 {\"id\":\"c\",\"max_cost\":\"free\"}\n[1]\n{\"id\":\"\xff\"}\n{\"id\":\"d\"} {\n{\"id\":[]}\n{\"id\":\"z\"}\n\
+                 {\"id\":\"e\"\n17\n{\"id\":\"f\",\"priority\":\"high\"}\n{\"id\":\"g\",\"id\":\"h\"}\n";
     let reasons: Vec<String> = read(text, Format::JsonLines).into_iter().filter_map(Result::err).collect();
     let expected = [
-        "line 1: expected ident, at column 2",
-        "line 3: missing field `id`, at column 14",
+        "line 1: it is no JSON, from column 2 on",
+        "line 3: missing field `id`",
         "line 4: the id `` is empty",
-        "line 5: timeout_seconds: cannot convert float seconds to Duration: value is negative",
-        "line 6: max_cost: `free` is not an amount of dollars with at most nine decimals",
+        "line 5: `timeout_seconds` is no time that can be waited",
+        "line 6: `max_cost`: `free` is not an amount of dollars with at most nine decimals",
         "line 7: it is a list, not an object with an `id`",
-        "line 8: invalid unicode code point",
-        "line 9: trailing characters, at column 12",
-        "line 10: the id is neither a text nor a whole number",
+        "line 8: it is not UTF-8",
+        "line 9: it is no JSON: trailing characters, at column 12",
+        "line 10: `id`: the id is neither a text nor a whole number",
+        "line 12: it is no JSON: it ends in the middle",
+        "line 13: invalid type: integer `17`, expected an object with an `id`",
+        "line 14: `priority`: invalid type: string \"high\", expected a whole number",
+        "line 15: duplicate field `id`",
     ];
     assert_eq!(reasons.len(), expected.len(), "{reasons:#?}");
     for (reason, expected) in reasons.iter().zip(expected) {
-        assert!(reason.starts_with(expected), "{reason} is not {expected}");
+        assert_eq!(reason, expected);
     }
+}
+
+#[test]
+fn a_file_that_is_one_list_is_told_and_none_of_its_lines_taken_for_a_unit() {
+    let text = b"\n[\n{\"id\":\"a\",\"prompt\":\"x\"},\n{\"id\":\"b\",\"prompt\":\"y\"}\n]\n";
+    let read = read(text, Format::JsonLines);
+    assert_eq!(read.len(), 1);
+    assert!(read[0].as_ref().unwrap_err().starts_with("line 2: it is one list, of which nothing was read"), "{read:?}");
 }
 
 #[test]
@@ -90,7 +103,8 @@ fn a_line_that_is_too_long_is_left_out_and_takes_no_memory() {
     let source = UnitSource::from_reader(BufReader::new(row), Format::Csv).unwrap();
     let read: Vec<_> = source.map(|read| read.map(|placed| placed.unit.id).map_err(|bad| bad.to_string())).collect();
     assert_eq!(read.len(), 2);
-    assert!(read[1].as_ref().unwrap_err().ends_with("is a quote not closed?"), "{read:?}");
+    let told = "line 3: a quote opens here and is not closed within 67108864 bytes: nothing from here on was read";
+    assert_eq!(read[1], Err(told.to_owned()));
 }
 
 #[test]
@@ -104,19 +118,70 @@ fn a_row_of_a_table_is_a_unit_and_its_other_columns_are_its_payload() {
 
 #[test]
 fn a_bad_row_says_where_and_why_and_a_bad_header_ends_it() {
-    let read = read(b"id,prompt\na,b,c\n\xff,x\n,x\nd,x\n", Format::Csv);
+    let read = read(b"id,prompt\na,b,c\n\xff,x\n,x\nd,x\ne\n", Format::Csv);
     let reasons: Vec<String> = read.into_iter().filter_map(Result::err).collect();
-    let expected =
-        ["line 2: it has 3 fields, the header has 2", "line 3: its `id` is not UTF-8", "line 4: the id `` is empty"];
+    let expected = [
+        "line 2: it has 3 fields, the header has 2",
+        "line 3: its `id` is not UTF-8",
+        "line 4: the id `` is empty",
+        "line 6: it has 1 field, the header has 2",
+    ];
     assert_eq!(reasons, expected);
     for (header, expected) in [
         ("name,prompt\n", "it has no column `id`, but: name, prompt"),
         ("id,x,x\n", "it has the column `x` twice"),
         ("", "it is empty"),
+        ("id,\"prompt\n", "line 1: a quote opens here and is never closed: nothing from here on was read"),
     ] {
         let error = UnitSource::from_reader(header.as_bytes(), Format::Csv).unwrap_err().to_string();
         assert!(error.ends_with(expected), "{error}");
     }
+}
+
+#[test]
+fn a_quote_that_is_never_closed_is_told_with_the_line_it_opens_on_and_takes_nothing_in() {
+    let text = b"id,prompt,note\na,b,c\nd,\"two\nlines\",\"open\ne,f,g\nh,i,j\n";
+    let told = "line 4: a quote opens here and is never closed: nothing from here on was read";
+    let first = NewUnit::new("a").prompt("b").payload(json!({ "note": "c" }));
+    assert_eq!(read(text, Format::Csv), [Ok(first), Err(told.to_owned())]);
+}
+
+#[test]
+fn lines_are_counted_whatever_ends_them_and_whether_or_not_anything_is_on_them() {
+    for end in ["\n", "\r\n", "\r"] {
+        let text = ["\u{feff}\"id\",prompt", "", "a,b", "", "", "c,\"two", "lines\"", "d", "e,f", "g"].join(end);
+        let source = UnitSource::from_reader(io::Cursor::new(text), Format::Csv).unwrap();
+        let lines = source.map(|read| match read {
+            Ok(Placed { place: Place::Line(line), unit }) => (line, unit.prompt.unwrap()),
+            Ok(placed) => panic!("{placed:?}"),
+            Err(bad) => (0, bad.to_string()),
+        });
+        let bad = |line: u64| (0, format!("line {line}: it has 1 field, the header has 2"));
+        let expected = [(3, "b".to_owned()), (6, format!("two{end}lines")), bad(8), (9, "f".to_owned()), bad(10)];
+        assert_eq!(lines.collect::<Vec<_>>(), expected, "{end:?}");
+    }
+}
+
+#[test]
+fn a_quote_inside_of_a_field_is_a_sign_like_any_other() {
+    let text = b"id,prompt\na,5\" disk\nb,\"say \"\"hi\"\"\" now\nc,\"\"\n";
+    let expected = [
+        Ok(NewUnit::new("a").prompt("5\" disk")),
+        Ok(NewUnit::new("b").prompt("say \"hi\" now")),
+        Ok(NewUnit::new("c")),
+    ];
+    assert_eq!(read(text, Format::Csv), expected);
+}
+
+#[test]
+fn what_a_line_says_of_its_retries_counts_also_if_it_is_the_default() {
+    let retries = |text: &str, format: Format| -> Vec<u32> {
+        let source = UnitSource::from_reader(io::Cursor::new(text.to_owned()), format).unwrap().max_retries(9);
+        source.map(|read| read.unwrap().unit.max_retries).collect()
+    };
+    let lines = "{\"id\":\"a\"}\n{\"id\":\"b\",\"max_retries\":3}\n{\"id\":\"c\",\"max_retries\":0}\n";
+    assert_eq!(retries(lines, Format::JsonLines), [9, 3, 0]);
+    assert_eq!(retries("id,prompt\na,b\n", Format::Csv), [9]);
 }
 
 #[test]
@@ -165,7 +230,7 @@ fn the_same_source_again_adds_only_what_is_new() {
     };
     let fed = |text: String| {
         let source = UnitSource::from_reader(io::Cursor::new(text), Format::JsonLines).unwrap();
-        feed(&repository, job, source, |_| {}, |_, _| true).unwrap()
+        feed(&repository, job, source, |_, _| true).unwrap()
     };
     let first = fed(lines(1_200));
     assert_eq!((first.added, first.known), (1_200, 0));
@@ -184,20 +249,14 @@ fn one_unit_that_cannot_be_stored_takes_none_with_it_and_whoever_has_enough_ends
     );
     let source = |text: &str| UnitSource::from_reader(io::Cursor::new(text.to_owned()), Format::JsonLines).unwrap();
     let mut told = Vec::new();
-    let fed = feed(
-        &repository,
-        job,
-        source(&text),
-        |_| {},
-        |_, trouble| {
-            told.extend(trouble.map(|trouble| trouble.to_string()));
-            true
-        },
-    );
+    let fed = feed(&repository, job, source(&text), |_, trouble| {
+        told.extend(trouble.map(|trouble| trouble.to_string()));
+        true
+    });
     let fed = fed.unwrap();
     assert_eq!((fed.added, fed.bad), (2, 1), "{told:?}");
     assert!(told[0].starts_with("line 2: "), "{told:?}");
 
-    let ended = feed(&repository, job, source("{}\n{\"id\":\"d\"}\n"), |_| {}, |_, trouble| trouble.is_none());
+    let ended = feed(&repository, job, source("{}\n{\"id\":\"d\"}\n"), |_, trouble| trouble.is_none());
     assert!(matches!(ended, Err(FeedError::Ended(fed)) if fed.bad == 1 && fed.added == 0));
 }

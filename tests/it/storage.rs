@@ -25,6 +25,7 @@ use workcrew::{
 
 use crate::children::{self, Role, say, spawn_waiting};
 use crate::support;
+use crate::support::small_disk::SmallDisk;
 
 const LEASE: Duration = Duration::from_secs(3_600);
 
@@ -113,49 +114,10 @@ fn names_in(folder: &Path) -> Vec<String> {
 
 // ---------------------------------------------------------------------------------------------- a disk that is full
 
-/// A small disk of its own, with a file that fills it.
-struct SmallDisk {
-    folder: tempfile::TempDir,
-}
-
-impl SmallDisk {
-    /// `None` where mounting is not permitted.
-    fn new() -> Option<SmallDisk> {
-        let folder = tempfile::tempdir().unwrap();
-        let mounted =
-            Command::new("mount").args(["-t", "tmpfs", "-o", "size=4m", "tmpfs"]).arg(folder.path()).output().unwrap();
-        if !mounted.status.success() {
-            println!("skipped: {}", String::from_utf8_lossy(&mounted.stderr));
-            return None;
-        }
-        Some(SmallDisk { folder })
-    }
-
-    fn path(&self) -> PathBuf {
-        self.folder.path().join("small.db")
-    }
-
-    fn fill(&self) {
-        use std::io::Write;
-        let mut filler = fs::File::create(self.folder.path().join("filler")).unwrap();
-        while filler.write(&[0; 4_096]).is_ok_and(|written| written > 0) {}
-    }
-
-    fn free(&self) {
-        fs::remove_file(self.folder.path().join("filler")).unwrap();
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("--lazy").arg(self.folder.path()).status();
-    }
-}
-
 #[test]
 fn on_a_full_disk_a_submission_fails_at_once_while_a_result_is_kept_until_there_is_room() {
-    let Some(disk) = SmallDisk::new() else { return };
-    let bench = Bench::at(disk.path());
+    let Some(disk) = SmallDisk::new(4) else { return };
+    let bench = Bench::at(disk.path("small.db"));
     bench.insert("before").unwrap();
     disk.fill();
     let finishing = bench.finish_meanwhile();
@@ -176,9 +138,9 @@ fn on_a_full_disk_a_submission_fails_at_once_while_a_result_is_kept_until_there_
 
 #[test]
 fn a_result_is_an_error_once_the_disk_was_full_for_longer_than_the_patience() {
-    let Some(disk) = SmallDisk::new() else { return };
+    let Some(disk) = SmallDisk::new(4) else { return };
     let patience = Duration::from_millis(300);
-    let bench = Bench::new(SqliteOptions::new().write_patience(patience).open(disk.path()).unwrap());
+    let bench = Bench::new(SqliteOptions::new().write_patience(patience).open(disk.path("small.db")).unwrap());
     disk.fill();
     let began = Instant::now();
     let full = bench.finish().unwrap_err();
@@ -191,9 +153,9 @@ fn a_result_is_an_error_once_the_disk_was_full_for_longer_than_the_patience() {
 
 #[test]
 fn messages_that_could_not_be_stored_are_counted_when_the_attempt_ends() {
-    let Some(disk) = SmallDisk::new() else { return };
+    let Some(disk) = SmallDisk::new(4) else { return };
     let patience = Duration::from_millis(300);
-    let bench = Bench::new(SqliteOptions::new().write_patience(patience).open(disk.path()).unwrap());
+    let bench = Bench::new(SqliteOptions::new().write_patience(patience).open(disk.path("small.db")).unwrap());
     bench.repository.append(&bench.lease, 0, &[Message::user("kept")]).unwrap();
     bench.repository.flush(&bench.lease).unwrap();
     disk.fill();
@@ -212,14 +174,14 @@ fn messages_that_could_not_be_stored_are_counted_when_the_attempt_ends() {
 
 #[test]
 fn what_still_waits_for_room_when_the_repository_is_dropped_is_written_first() {
-    let Some(disk) = SmallDisk::new() else { return };
-    let Bench { repository, lease, job, .. } = Bench::at(disk.path());
+    let Some(disk) = SmallDisk::new(4) else { return };
+    let Bench { repository, lease, job, .. } = Bench::at(disk.path("small.db"));
     disk.fill();
     repository.append(&lease, 0, &[Message::assistant("x".repeat(10_000))]).unwrap();
     let dropping = std::thread::spawn(move || drop(repository));
     disk.free();
     dropping.join().unwrap();
-    let repository = SqliteRepository::open(disk.path()).unwrap();
+    let repository = SqliteRepository::open(disk.path("small.db")).unwrap();
     assert_eq!(repository.messages(lease.attempt(), 0, 10).unwrap().items.len(), 1);
     assert_eq!(repository.unit(job, "running").unwrap().status, UnitStatus::Processing);
     assert_clean(&repository, &Verify::new());

@@ -127,7 +127,7 @@ fn what_a_process_suffers_from_is_found() {
     let missing = finding(|state| (state.workers, state.last_start_failure) = (1, Some("no such program".to_owned())));
     assert_eq!(missing, (Urgency::Soon, Concern::WorkersMissing));
     let slow = finding(|state| {
-        let writing = Backpressure { changes: 1, bytes: 80, limit_bytes: 100, waiting_threads: 0 };
+        let writing = Backpressure { changes: 1, bytes: 80, limit_bytes: 100, ..Backpressure::default() };
         state.writing = Some(writing);
     });
     assert_eq!(slow, (Urgency::Soon, Concern::WritingSlow));

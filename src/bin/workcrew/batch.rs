@@ -3,19 +3,17 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use chrono::Utc;
 use clap::Args;
 use serde_json::{Value, json};
-use workcrew::audit::cost::{CostBy, cost};
-use workcrew::audit::list;
 use workcrew::audit::verify::verify_jobs;
 use workcrew::repository::UnitFilter;
-use workcrew::source::{BadUnit, Fed, FeedError, Placed, UnitSource, feed};
+use workcrew::source::{BadUnit, Fed, FeedError, Placed, feed};
 use workcrew::{
-    Archive, Completion, Event, Executor, Job, NewJob, NewUnit, Repository, SqliteRepository, Stop, UnitStatus,
-    WorkPool, WorkUnit,
+    Archive, Completion, Event, Executor, Job, NewJob, NewUnit, OwnerId, PoolHandle, Repository, SqliteRepository,
+    Stop, UnitStatus, WorkPool, WorkUnit,
 };
 
 use crate::board::Board;
@@ -24,26 +22,36 @@ use crate::input::Input;
 use crate::interrupt::Interrupt;
 use crate::notes;
 use crate::print;
-use crate::progress::{Pause, Progress, Telling, Work};
-use crate::reading::{Read, Reading};
+use crate::progress::{Pause, Progress, Telling};
+use crate::reading::Reading;
+use crate::storage::{Disk, Storage};
+use crate::summary::{self, Summary};
 use crate::terms::{Execution, Terms};
-use crate::time::short;
-use crate::trouble::{Trouble, code, told};
+use crate::trouble::{Trouble, told};
 
 /// How often it is looked whether units that are to be tried later have fallen due.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
+
+/// No owner has this number.
+pub const NOBODY: OwnerId = OwnerId(0);
 
 #[derive(Args, Clone, Debug)]
 pub struct PoolOptions {
     /// How many units are executed at a time
     #[arg(long, value_name = "N", default_value = "4", value_parser = print::positive)]
-    workers: usize,
+    pub workers: usize,
     /// Prints one JSON event per line instead of a bar and a summary; the last one is the summary
     #[arg(long)]
     pub json: bool,
     /// Tells nothing until the summary, but what executes the units if that is kept with the job, or made up
     #[arg(long, short)]
     quiet: bool,
+}
+
+impl PoolOptions {
+    pub fn telling(&self) -> Telling {
+        if self.json || self.quiet { Telling::Nothing } else { Telling::People }
+    }
 }
 
 /// A job and what executes it.
@@ -74,30 +82,48 @@ impl Batch {
 
     /// Starts the pool. Nothing is executed before it pulls.
     pub fn start(self) -> Result<Running, Trouble> {
-        let board = Board::default();
-        let events = self.options.json.then(|| Arc::new(Events::default()));
-        let seen = (board.clone(), events.clone());
-        let builder = WorkPool::builder(self.job.id, self.executor, self.repository.clone())
-            .max_workers(self.options.workers)
-            .timeout(self.execution.timeout)
+        let (board, events) = (Board::default(), Events::if_wanted(&self.options));
+        let (database, options, began) = (self.database.clone(), self.options.clone(), Instant::now());
+        let (repository, job) = (self.repository.clone(), self.job.clone());
+        let pool = self.pool(options.workers, &board, events.clone())?;
+        let cannot = |error: io::Error| Trouble::Failed(told(&error));
+        let stop = |pool: PoolHandle| move |stop| pool.stop(stop);
+        let interrupt = Interrupt::watch(stop(pool.handle())).map_err(cannot)?;
+        let tell = tell_of_disk(board.clone(), events.clone());
+        let storage =
+            Storage::watch(repository.clone(), interrupt.clone(), stop(pool.handle()), tell).map_err(cannot)?;
+        let progress = Progress::start(options.telling(), pool.handle(), board, repository.clone(), job.id);
+        Ok(Running { database, repository, job, options, pool, began, interrupt, storage, progress, events })
+    }
+
+    /// A pool of so many workers, and nothing that watches over it.
+    pub fn pool(self, workers: usize, board: &Board, events: Option<Arc<Events>>) -> Result<WorkPool, Trouble> {
+        let Execution { warning, note, timeout, .. } = self.execution;
+        warning.iter().for_each(|warning| notes::tell(warning));
+        note.iter().filter(|_| self.options.telling() == Telling::People).for_each(|note| notes::tell(note));
+        let (board, job) = (board.clone(), self.job.name);
+        let builder = WorkPool::builder(self.job.id, self.executor, self.repository)
+            .max_workers(workers)
+            .timeout(timeout)
             .label("workcrew")
             .observer(move |event: &Event<'_>| {
-                seen.0.see(event);
-                if let Some(events) = &seen.1 {
-                    events.print(event);
+                board.see(event);
+                if let Some(events) = &events {
+                    events.print(&job, event);
                 }
             });
-        let before = self.repository.counts(self.job.id)?;
-        let Execution { warning, note, .. } = &self.execution;
-        warning.iter().for_each(|warning| notes::tell(warning));
-        note.iter().filter(|_| !self.options.json && !self.options.quiet).for_each(|note| notes::tell(note));
-        let pool = builder.start()?;
-        let interrupt = Interrupt::watch(pool.handle()).map_err(|error| Trouble::Failed(told(&error)))?;
-        let work = Work::of(before);
-        let telling = if self.options.json || self.options.quiet { Telling::Nothing } else { Telling::People };
-        let progress = Progress::start(telling, pool.handle(), board, work.clone());
-        let Batch { database, repository, job, options, .. } = self;
-        Ok(Running { database, repository, job, options, pool, interrupt, work, progress, events })
+        Ok(builder.start()?)
+    }
+}
+
+/// Tells of a full disk, and that there is room again, wherever anybody looks.
+pub fn tell_of_disk(board: Board, events: Option<Arc<Events>>) -> impl Fn(&Disk) + Send + 'static {
+    move |disk| {
+        board.see_disk(disk);
+        notes::tell(&format!("workcrew: {}", disk.told()));
+        if let Some(events) = &events {
+            events.print_value(json!({ "event": disk.name(), "at": Utc::now() }));
+        }
     }
 }
 
@@ -140,26 +166,21 @@ pub struct Running {
     pub job: Job,
     pub options: PoolOptions,
     pub pool: WorkPool,
+    began: Instant,
     interrupt: Interrupt,
-    work: Work,
+    storage: Storage,
     progress: Progress,
     events: Option<Arc<Events>>,
 }
 
 impl Running {
     /// Stores units while what is stored already is executed, and then executes the rest.
-    pub fn feed(
-        &self,
-        input: &Input,
-        units: impl Iterator<Item = Read> + Send + 'static,
-    ) -> Result<(Fed, Completion), Trouble> {
+    pub fn feed(&self, input: &Input, units: Reading) -> Result<(Stored, Completion), Trouble> {
         std::thread::scope(|threads| {
             threads.spawn(|| self.pool.follow());
-            let fed = store(&self.repository, &self.job, input, units, |fed| {
-                self.work.set_added(fed.added);
-                !self.interrupt.is_asked()
-            });
-            let done = fed.map(|fed| (fed, self.execute()));
+            let goes_on = || !self.interrupt.is_asked() && !self.storage.is_given_up();
+            let stored = store(&self.repository, &self.job, input, units, goes_on);
+            let done = stored.map(|stored| (stored, self.execute()));
             // Who follows does so until it is told.
             self.pool.handle().stop(Stop::Drain);
             done
@@ -179,15 +200,10 @@ impl Running {
         }
     }
 
-    /// Whether units are left whose time will come.
+    /// Whether units are left whose time will come, or has come since.
     fn waits_for_its_time(&self) -> bool {
-        let filter = UnitFilter::job(self.job.id).status(UnitStatus::Pending);
-        let mut waits = false;
-        let looked = list::for_each(&self.repository, &filter, |unit| {
-            waits = unit.not_before.is_some_and(|at| at > Utc::now() - chrono::TimeDelta::seconds(1));
-            !waits
-        });
-        looked.is_ok() && waits
+        let backlog = self.repository.backlog(self.job.id, NOBODY, 1);
+        backlog.is_ok_and(|backlog| backlog.due > 0 || backlog.next_due.is_some())
     }
 
     /// Nothing else is told meanwhile.
@@ -200,85 +216,47 @@ impl Running {
     }
 
     /// Stops the pool, and says what came of it, by its code also to whoever reads nothing any more.
-    pub fn end(self, fed: Option<Fed>, completion: Completion, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
+    pub fn end(self, stored: Option<Stored>, completion: Completion, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
         let mut told = Vec::new();
-        let code = self.conclude(fed, completion, &mut told)?;
-        match out.write_all(&told).map_err(Trouble::from) {
-            Ok(()) | Err(Trouble::NobodyReads) => Ok(code),
-            Err(trouble) => Err(trouble),
-        }
+        let code = self.conclude(stored, completion, &mut told)?;
+        print::if_read(out, &told)?;
+        Ok(code)
     }
 
-    fn conclude(self, fed: Option<Fed>, completion: Completion, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
-        let summary = self.pool.stop(Stop::Drain)?;
+    fn conclude(
+        self,
+        stored: Option<Stored>,
+        completion: Completion,
+        out: &mut dyn Write,
+    ) -> Result<ExitCode, Trouble> {
+        let stopped = self.pool.stop(Stop::Drain);
         drop(self.progress);
-        let counts = self.repository.counts(self.job.id)?;
-        let bill = cost(&self.repository, &UnitFilter::job(self.job.id), CostBy::Job)?.total;
-        let left = counts.total() - counts.completed - counts.failed - counts.cancelled;
-        let is_interrupted = self.interrupt.is_asked();
-        let is_over = completion == Completion::Done && !is_interrupted;
-        let stuck = if is_over { without_prompt(&self.repository, &self.job)? } else { None };
-        if self.events.is_some() {
-            let held = if let Completion::Blocked(reason) = &completion { Some(reason) } else { None };
-            let summary = json!({
-                "event": "summary", "job": self.job.name, "counts": counts, "fed": fed, "cost": bill,
-                "held": held, "interrupted": is_interrupted, "elapsed_ms": summary.elapsed.as_millis() as u64,
-            });
-            print::json(out, &summary)?;
+        let is_disk_full = self.storage.is_full() || self.storage.is_given_up();
+        if is_disk_full {
+            // Nobody waits for what a full disk cannot take.
+            std::mem::forget(self.repository.clone());
+            notes::tell(STAYED_FULL);
         } else {
-            let (job, db) = (&self.job.name, self.database.as_argument());
-            let number = print::number;
-            writeln!(out, "job {}: {}", workcrew::audit::visible::line(job), print::count(counts.total(), "unit"))?;
-            let ended = [
-                ("completed", counts.completed),
-                ("failed", counts.failed),
-                ("cancelled", counts.cancelled),
-                ("left", left),
-            ];
-            let told = ended.iter().filter(|(name, units)| *units > 0 || *name == "completed");
-            let told: Vec<String> = told.map(|(name, units)| format!("{} {name}", number(*units))).collect();
-            writeln!(out, "  {}", told.join(", "))?;
-            if let Some(fed) = fed {
-                write_fed(&fed, out)?;
-            }
-            let vain = if bill.in_vain.amount.nanos() > 0 {
-                format!(", {} of it in vain", print::cost(bill.in_vain))
-            } else {
-                String::new()
-            };
-            let (tokens, time) = (number(bill.tokens.total()), short(summary.elapsed));
-            writeln!(out, "  {}{vain}, {tokens} tokens, {time}", print::spent(bill.cost))?;
-            if bill.unbilled > 0 {
-                writeln!(
-                    out,
-                    "  {} left no bill: nobody knows what they cost",
-                    print::count(bill.unbilled, "attempt")
-                )?;
-            }
-            if let Completion::Blocked(reason) = &completion {
-                writeln!(out, "  held: {}", workcrew::audit::visible(reason))?;
-            }
-            let job = job_argument(job);
-            if counts.failed > 0 {
-                writeln!(out, "why: workcrew failures{db}{job}   again: workcrew requeue --status failed{db}{job}")?;
-            }
-            if let Some(unit) = stuck {
-                writeln!(
-                    out,
-                    "  those that are left cannot be executed: unit `{}` {NO_PROMPT}",
-                    workcrew::audit::visible::line(&unit)
-                )?;
-            } else if left > 0 {
-                writeln!(out, "go on: workcrew resume{db}{job}")?;
-            }
+            stopped?;
         }
-        Ok(match (is_interrupted, left + counts.failed) {
-            (true, _) if left > 0 => ExitCode::from(code::INTERRUPTED),
-            (_, 0) if fed.is_none_or(|fed| fed.bad + fed.conflicts == 0) => code::DONE,
-            _ => ExitCode::from(code::NOT_ALL_COMPLETED),
-        })
+        let (counts, costs) = (self.repository.counts(self.job.id)?, self.repository.costs(Some(self.job.id))?);
+        let is_interrupted = self.interrupt.is_asked();
+        let may_be_stuck = completion == Completion::Done && !is_interrupted && summary::left(&counts) > 0;
+        let stuck = if may_be_stuck { without_prompt(&self.repository, &self.job)? } else { None };
+        let (job, db, elapsed) = (self.job.name, self.database.as_argument(), self.began.elapsed());
+        let summary =
+            Summary { job, db, counts, costs, stored, completion, stuck, is_interrupted, is_disk_full, elapsed };
+        if self.events.is_some() {
+            print::json(out, &summary.event())?;
+        } else {
+            summary.write(out)?;
+        }
+        Ok(summary.code())
     }
 }
+
+const STAYED_FULL: &str =
+    "workcrew: the disk is full: what was executed and could not be stored is lost; make room to go on";
 
 /// A unit that waits and that nobody will ever execute, such as one that a program stored without a prompt.
 fn without_prompt(repository: &SqliteRepository, job: &Job) -> Result<Option<String>, Trouble> {
@@ -288,51 +266,49 @@ fn without_prompt(repository: &SqliteRepository, job: &Job) -> Result<Option<Str
     Ok(first.filter(is_stuck).map(|unit| unit.id.to_string()))
 }
 
-/// A job as it is written on a command line.
-pub fn job_argument(name: &str) -> String {
-    format!(" --job {}", print::word(name))
-}
-
-pub fn write_fed(fed: &Fed, out: &mut dyn Write) -> io::Result<()> {
-    let number = print::number;
-    let mut words = vec![format!("{} new", number(fed.added)), format!("{} known before", number(fed.known))];
-    if fed.conflicts > 0 {
-        words.push(match fed.conflicts {
-            1 => "1 contradicts a known one".to_owned(),
-            units => format!("{} contradict known ones", number(units)),
-        });
-    }
-    if fed.bad > 0 {
-        words.push(if fed.bad == 1 { "1 is no unit".to_owned() } else { format!("{} are no units", number(fed.bad)) });
-    }
-    writeln!(out, "  read: {}", words.join(", "))
-}
-
 /// Opens what units come from, and says so before anything is stored if the template was forgotten: a job keeps the one it was made with.
-pub fn open(
-    input: &Input,
-    database: &Database,
-    job: &str,
-) -> Result<impl Iterator<Item = Read> + Send + 'static, Trouble> {
-    let mut source: UnitSource = input.open()?;
+pub fn open(input: &Input, database: &Database, job: &str) -> Result<Reading, Trouble> {
+    let has_template = input.template.is_some() || database.peek(job).is_some_and(|job| job.template.is_some());
+    let mut source = input.open()?;
+    if has_template {
+        source = source.for_template();
+    }
     let first = source.next();
+    if first.is_none() {
+        notes::tell(&format!("workcrew: there are no units in {}", input.name()));
+    }
     if let Some(Ok(Placed { place, unit })) = &first
-        && input.template.is_none()
+        && !has_template
         && !has_prompt(unit)
     {
-        let kept = database.peek(job);
-        if kept.is_none_or(|job| job.template.is_none()) {
-            let id = workcrew::audit::visible::line(&unit.id);
-            return Err(Trouble::usage(format!("{place}: unit `{id}` {NO_PROMPT}: give one with --template")));
-        }
+        let id = workcrew::audit::visible::line(&unit.id);
+        return Err(Trouble::usage(format!("{place}: unit `{id}` {NO_PROMPT}: give one with --template")));
     }
-    Ok(first.into_iter().chain(source))
+    let max_cost = input.max_cost;
+    let units = first.into_iter().chain(source).map(move |read| {
+        let Placed { place, mut unit } = read?;
+        // Nobody could ever execute them, so they are not stored.
+        if !has_template && !has_prompt(&unit) {
+            return Err(BadUnit { place, reason: format!("unit `{}` {NO_PROMPT}", unit.id) });
+        }
+        unit.options.max_cost = unit.options.max_cost.or(max_cost);
+        Ok(Placed { place, unit })
+    });
+    Reading::start(units).map_err(|error| Trouble::Failed(told(&error)))
 }
 
-const NO_PROMPT: &str = "has neither a prompt nor a template";
+pub const NO_PROMPT: &str = "has neither a prompt nor a template";
 
 fn has_prompt(unit: &NewUnit) -> bool {
     unit.prompt.is_some() || unit.template.is_some()
+}
+
+/// What was read and stored.
+#[derive(Clone, Copy, Debug)]
+pub struct Stored {
+    pub fed: Fed,
+    /// Whether that is all that there was to be read.
+    pub is_all: bool,
 }
 
 /// Stores units, and tells of those that are none.
@@ -340,31 +316,22 @@ pub fn store(
     repository: &SqliteRepository,
     job: &Job,
     input: &Input,
-    units: impl Iterator<Item = Read> + Send + 'static,
-    goes_on: impl Fn(&Fed) -> bool,
-) -> Result<Fed, Trouble> {
-    let has_template = job.template.is_some();
-    // Nobody could ever execute them, so they are not stored.
-    let units = units.map(move |read| match read {
-        Ok(Placed { place, unit }) if !has_template && !has_prompt(&unit) => {
-            Err(BadUnit { place, reason: format!("unit `{}` {NO_PROMPT}", unit.id) })
-        }
-        read => read,
-    });
-    let mut reading = Reading::start(units).map_err(|error| Trouble::Failed(told(&error)))?;
+    mut units: Reading,
+    goes_on: impl Fn() -> bool,
+) -> Result<Stored, Trouble> {
     let mut all = Fed::default();
-    while reading.has_more(|| goes_on(&all)) {
+    while units.has_more(&goes_on) {
         let mut refused = None;
-        let tell = |group: &Fed, trouble: Option<workcrew::source::Trouble<'_>>| {
+        let tell = |_: &Fed, trouble: Option<workcrew::source::Trouble<'_>>| {
             match trouble {
+                // Whoever watches over the disk tells of it.
+                Some(workcrew::source::Trouble::DiskFull) | None => {}
                 Some(trouble) if input.strict => refused = Some(trouble.to_string()),
                 Some(trouble) => notes::tell(&format!("workcrew: {trouble}")),
-                None => {}
             }
-            refused.is_none() && goes_on(&sum(all, *group))
+            refused.is_none() && goes_on()
         };
-        let stored = feed(repository, job.id, reading.at_hand(), |unit| input.prepare(unit), tell);
-        let (group, is_over) = match stored {
+        let (group, is_over) = match feed(repository, job.id, units.at_hand(), tell) {
             Ok(group) => (group, false),
             Err(FeedError::Ended(group)) => (group, true),
             Err(error) => return Err(error.into()),
@@ -379,10 +346,10 @@ pub fn store(
             return Err(Trouble::usage(format!("{reason} (--strict{kept})")));
         }
         if is_over {
-            break;
+            return Ok(Stored { fed: all, is_all: false });
         }
     }
-    Ok(all)
+    Ok(Stored { fed: all, is_all: units.is_over() })
 }
 
 fn sum(mut one: Fed, other: Fed) -> Fed {
@@ -398,11 +365,20 @@ fn sum(mut one: Fed, other: Fed) -> Fed {
 pub struct Events(Mutex<()>);
 
 impl Events {
-    fn print(&self, event: &Event<'_>) {
+    pub fn if_wanted(options: &PoolOptions) -> Option<Arc<Events>> {
+        options.json.then(Arc::default)
+    }
+
+    fn print(&self, job: &str, event: &Event<'_>) {
         let Ok(mut value) = serde_json::to_value(event) else { return };
         if let Value::Object(fields) = &mut value {
             fields.insert("at".to_owned(), json!(Utc::now()));
+            fields.insert("job".to_owned(), job.into());
         }
+        self.print_value(value);
+    }
+
+    fn print_value(&self, value: Value) {
         let _one_at_a_time = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // Who reads no more has seen enough; the batch goes on.
         let mut line = Vec::new();

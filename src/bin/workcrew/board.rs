@@ -7,6 +7,8 @@ use std::time::Instant;
 use workcrew::audit::visible::line;
 use workcrew::{Event, Message, Part};
 
+use crate::storage::Disk;
+
 /// How much of what was said last is kept; as much is shown as fits.
 const SAID_CHARS: usize = 160;
 
@@ -29,9 +31,16 @@ struct State {
     /// By worker, then by unit: a worker may have several.
     workers: BTreeMap<String, Vec<InHand>>,
     hold: Option<String>,
+    /// Why nothing can be stored.
+    full: Option<String>,
 }
 
 impl Board {
+    /// The disk has become full, or has room again.
+    pub fn see_disk(&self, disk: &Disk) {
+        self.state().full = matches!(disk, Disk::Full { .. }).then(|| disk.told());
+    }
+
     pub fn see(&self, event: &Event<'_>) {
         let mut state = self.state();
         match event {
@@ -79,7 +88,8 @@ impl Board {
 
     /// Why nothing is started.
     pub fn hold(&self) -> Option<String> {
-        self.state().hold.clone()
+        let state = self.state();
+        state.full.clone().or_else(|| state.hold.clone())
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

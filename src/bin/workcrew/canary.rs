@@ -13,7 +13,7 @@ use crate::batch::Running;
 use crate::input::Input;
 use crate::notes;
 use crate::print;
-use crate::reading::Read;
+use crate::reading::{Read, Reading};
 use crate::time::short;
 use crate::trouble::{Trouble, told};
 
@@ -23,58 +23,60 @@ const ANSWER_CHARS: usize = 400;
 /// How often it is looked whether somebody interrupts instead of answering.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// What follows.
-pub enum Verdict {
-    /// The rest. What was read is known by its name if it is brought again.
-    GoOn {
-        read: Vec<Read>,
-    },
-    Stop,
-}
-
-/// Executes the first units of a source alone, shows what came of them, and asks whether to go on.
+/// Executes the first units of a source alone, shows what came of them, and asks whether to go on. Of what can be read only once, what was
+/// read is put back: it is known by its name when it is brought again.
 pub fn try_out(
     running: &Running,
     input: &Input,
-    source: &mut dyn Iterator<Item = Read>,
+    source: &mut Reading,
     count: usize,
     yes: bool,
     out: &mut dyn Write,
-) -> Result<Verdict, Trouble> {
+) -> Result<bool, Trouble> {
     let began = std::time::Instant::now();
     let Tried { read, handles, troubles } = submit(running, input, source, count)?;
     running.pool.wait_for_completion();
     let units = handles.iter().map(unit).collect::<Result<Vec<_>, _>>()?;
     let _quiet = running.pause_telling();
+    let mut told = Vec::new();
     if !running.options.json {
-        units.iter().try_for_each(|unit| write_unit(unit, out))?;
+        units.iter().try_for_each(|unit| write_unit(unit, &mut told))?;
     }
     let mut goes_on = false;
     if !running.is_interrupted() {
         // Counting them stores nothing. What comes over a pipe can be read only once.
-        let left = (!input.is_read_once()).then(|| source.filter(Result::is_ok).count() as u64);
+        let left = (!input.is_read_once()).then(|| count_left(running, source));
         let ended = units.iter().filter(|unit| unit.status.is_terminal()).count() as u64;
         let spent = units.iter().fold(Cost::default(), |spent, unit| spent + unit.cost);
         let so_far = SoFar { ended, left: left.unwrap_or(0), elapsed: began.elapsed(), spent };
         let forecast = left.map(|_| so_far.forecast()).unwrap_or_default();
         if running.options.json {
             let line = json!({ "event": "canary", "units": units, "cost": spent, "left": left, "forecast": forecast });
-            print::json(out, &line)?;
+            print::json(&mut told, &line)?;
         } else {
-            write_forecast(so_far, left, forecast, out)?;
+            write_forecast(so_far, left, forecast, &mut told)?;
         }
-        out.flush()?;
-        goes_on = yes || ask(running, input)?;
+        print::if_read(out, &std::mem::take(&mut told))?;
+        // Where nothing is left there is nothing to be asked.
+        goes_on = !running.is_interrupted() && (yes || left == Some(0) || ask(running, input)?);
     }
     if goes_on {
-        return Ok(Verdict::GoOn { read });
+        source.put_back(read);
+    } else {
+        // Who goes on is told of these as the rest is stored.
+        troubles.iter().for_each(|trouble| notes::tell(trouble));
+        if !running.options.json && !running.is_interrupted() {
+            writeln!(told, "stopped after the canary; with --yes it goes on")?;
+        }
     }
-    // Who goes on is told of these as the rest is stored.
-    troubles.iter().for_each(|trouble| notes::tell(trouble));
-    if !running.options.json && !running.is_interrupted() {
-        writeln!(out, "stopped after the canary; with --yes it goes on")?;
-    }
-    Ok(Verdict::Stop)
+    print::if_read(out, &told)?;
+    Ok(goes_on)
+}
+
+/// How many units there are behind what was tried.
+fn count_left(running: &Running, source: &mut Reading) -> u64 {
+    let next = || source.next(|| !running.is_interrupted());
+    std::iter::from_fn(next).filter(Result::is_ok).count() as u64
 }
 
 /// What was read, what is executed of it, and what is not.
@@ -84,24 +86,17 @@ struct Tried {
     troubles: Vec<String>,
 }
 
-fn submit(
-    running: &Running,
-    input: &Input,
-    source: &mut dyn Iterator<Item = Read>,
-    count: usize,
-) -> Result<Tried, Trouble> {
+fn submit(running: &Running, input: &Input, source: &mut Reading, count: usize) -> Result<Tried, Trouble> {
     let (mut read, mut handles, mut troubles) = (Vec::new(), Vec::new(), Vec::new());
     while handles.len() < count {
-        let Some(next) = source.next() else { break };
+        let Some(next) = source.next(|| !running.is_interrupted()) else { break };
         let trouble = match &next {
             Err(bad) => Some(bad.to_string()),
             Ok(placed) => {
-                let mut unit = placed.unit.clone();
-                input.prepare(&mut unit);
                 if !running.pool.wait_for_available_slot() {
                     break;
                 }
-                match running.pool.submit_work_unit(unit, Prompt::OfUnit) {
+                match running.pool.submit_work_unit(placed.unit.clone(), Prompt::OfUnit) {
                     Ok(handle) => {
                         handles.push(handle);
                         None
@@ -140,7 +135,7 @@ fn write_unit(unit: &WorkUnit, out: &mut dyn Write) -> io::Result<()> {
 fn write_forecast(so_far: SoFar, left: Option<u64>, forecast: Forecast, out: &mut dyn Write) -> io::Result<()> {
     write!(out, "{} cost {}", print::count(so_far.ended, "unit"), print::cost(so_far.spent))?;
     match (left, forecast.cost) {
-        (Some(left), Some(all)) => {
+        (Some(left @ 1..), Some(all)) => {
             let time = forecast.time_left.map(|time| format!(" and about {}", short(time))).unwrap_or_default();
             writeln!(out, "; with the other {}: about {}{time}", print::number(left), print::cost(all))
         }

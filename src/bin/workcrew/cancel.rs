@@ -12,6 +12,7 @@ use workcrew::repository::{CancelAnswer, UnitFilter};
 
 use crate::by::Who;
 use crate::database::{Database, OfJob};
+use crate::each::each;
 use crate::list::Status;
 use crate::trouble::{Trouble, code};
 
@@ -34,26 +35,24 @@ pub struct Options {
 pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
     let repository = options.database.existing()?;
     let by = options.who.by();
-    let mut meant = Vec::new();
-    for id in &options.units {
-        let unit = find(&repository, options.job.job.as_deref(), id)?;
-        meant.push((unit.job_id, unit.id));
-    }
-    if let Some(status) = options.status {
-        let job = options.job.one(&repository)?;
-        for_each(&repository, &UnitFilter::job(job.id).status(status.into()), |unit| {
-            meant.push((unit.job_id, unit.id));
-            true
-        })?;
-    }
-    for (job_id, id) in meant {
-        let answer = match repository.cancel(job_id, id.as_str(), &by)? {
+    let mut cancel = |job_id, id: &str| -> Result<(), Trouble> {
+        let answer = match repository.cancel(job_id, id, &by)? {
             CancelAnswer::Cancelled => "CANCELLED".to_owned(),
             CancelAnswer::Requested => "is being executed: its worker is asked to stop".to_owned(),
             CancelAnswer::AlreadyRequested => "its worker was asked to stop before".to_owned(),
             CancelAnswer::AlreadyEnded(status) => format!("had ended: {status}"),
         };
-        writeln!(out, "{}: {answer}", line(id.as_str()))?;
-    }
+        Ok(writeln!(out, "{}: {answer}", line(id))?)
+    };
+    let Some(status) = options.status else {
+        return each(&options.units, |id| cancel(find(&repository, options.job.job.as_deref(), id)?.job_id, id));
+    };
+    let job = options.job.one(&repository)?;
+    let mut meant = Vec::new();
+    for_each(&repository, &UnitFilter::job(job.id).status(status.into()), |unit| {
+        meant.push(unit.id);
+        true
+    })?;
+    meant.iter().try_for_each(|id| cancel(job.id, id.as_str()))?;
     Ok(code::DONE)
 }

@@ -35,6 +35,11 @@ impl Database {
 
     /// To put something in, also if it is not there yet.
     pub fn or_new(&self) -> Result<SqliteRepository, Trouble> {
+        let folder = self.db.parent().filter(|folder| !folder.as_os_str().is_empty());
+        if let Some(folder) = folder.filter(|folder| !folder.exists()) {
+            let (db, folder) = (self.db.display(), folder.display());
+            return Err(Trouble::Storage(format!("`{db}` cannot be made: there is no folder `{folder}`")));
+        }
         Ok(SqliteRepository::open(&self.db)?)
     }
 
@@ -61,7 +66,7 @@ impl Database {
     /// As it is written on a command line.
     pub fn as_argument(&self) -> String {
         let is_default = self.db.as_os_str() == "batch.db" && std::env::var_os("WORKCREW_DB").is_none();
-        if is_default { String::new() } else { format!(" --db {}", print::word(&self.db.display().to_string())) }
+        if is_default { String::new() } else { print::option("db", &self.db.display().to_string()) }
     }
 }
 
@@ -80,6 +85,15 @@ impl OfJob {
 
     /// The job that is meant, or the only one that there is.
     pub fn one(&self, archive: &dyn Archive) -> Result<Job, Trouble> {
+        self.only(archive, "say which with --job")
+    }
+
+    /// The same where all of them can be meant, if that is said.
+    pub fn one_or_all(&self, archive: &dyn Archive) -> Result<Job, Trouble> {
+        self.only(archive, "say which with --job, or --all-jobs")
+    }
+
+    fn only(&self, archive: &dyn Archive, advice: &str) -> Result<Job, Trouble> {
         if let Some(job) = self.find(archive)? {
             return Ok(job);
         }
@@ -89,7 +103,7 @@ impl OfJob {
             1 => Ok(jobs.remove(0)),
             _ => {
                 let names: Vec<String> = jobs.into_iter().map(|job| job.name).collect();
-                Err(Trouble::usage(format!("there are several jobs, say which with --job: {}", names.join(", "))))
+                Err(Trouble::usage(format!("there are several jobs, {advice}: {}", names.join(", "))))
             }
         }
     }

@@ -10,8 +10,10 @@ use workcrew::source::{Format, UnitSource};
 use crate::batch::{self, Batch, PoolOptions};
 use crate::database::Database;
 use crate::input::Input;
+use crate::print;
+use crate::reading::Reading;
 use crate::terms::Terms;
-use crate::trouble::{Trouble, code};
+use crate::trouble::{Trouble, code, told};
 
 #[derive(Args)]
 pub struct Options {
@@ -19,7 +21,7 @@ pub struct Options {
     #[arg(long, value_name = "FILE", default_value = "demo.db")]
     db: PathBuf,
     /// How many units are run
-    #[arg(long, value_name = "N", default_value_t = 40)]
+    #[arg(long, value_name = "N", default_value = "40", value_parser = print::positive)]
     units: usize,
 }
 
@@ -45,8 +47,9 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
         .collect();
     let source = UnitSource::from_reader(std::io::Cursor::new(lines), Format::JsonLines)?;
     let running = Batch::of_job(database.clone(), repository, job, pool, &terms)?.start()?;
-    let (fed, completion) = running.feed(&input, source)?;
-    let ended = running.end(Some(fed), completion, out)?;
+    let units = Reading::start(source).map_err(|error| Trouble::Failed(told(&error)))?;
+    let (stored, completion) = running.feed(&input, units)?;
+    let ended = running.end(Some(stored), completion, out)?;
     let db = database.as_argument();
     writeln!(out, "\nThat is in {} now. Try:", workcrew::audit::visible::line(&database.db.display().to_string()))?;
     writeln!(out, "  workcrew show haiku-001{db}        what was said, attempt by attempt")?;

@@ -22,7 +22,7 @@ pub struct Options {
     #[command(flatten)]
     job: OfJob,
     /// How many groups are shown at most
-    #[arg(long, short = 'n', value_name = "N", default_value_t = 20)]
+    #[arg(long, short = 'n', value_name = "N", default_value = "20", value_parser = print::positive)]
     limit: usize,
     /// Prints one JSON object per line
     #[arg(long)]

@@ -1,6 +1,6 @@
 //! Where units come from.
 
-use std::io::{self, BufReader};
+use std::io::{self, BufReader, IsTerminal};
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
@@ -9,6 +9,7 @@ use workcrew::prompt::{self, PromptError};
 use workcrew::source::{Format, UnitSource};
 use workcrew::{Money, NewUnit};
 
+use crate::notes;
 use crate::print;
 use crate::trouble::Trouble;
 
@@ -33,11 +34,11 @@ pub struct Input {
     #[arg(long)]
     pub strict: bool,
     /// How often a unit is tried again, unless its line says so
-    #[arg(long, value_name = "N", default_value_t = NewUnit::DEFAULT_MAX_RETRIES)]
-    pub retries: u32,
+    #[arg(long, value_name = "N", default_value_t = NewUnit::DEFAULT_MAX_RETRIES, allow_negative_numbers = true, value_parser = print::whole)]
+    retries: u32,
     /// How many dollars a unit may cost over all attempts, unless its line says so; it belongs to the unit, so the same file again needs the same
     #[arg(long, value_name = "DOLLARS", value_parser = print::dollars)]
-    max_cost: Option<Money>,
+    pub max_cost: Option<Money>,
 }
 
 impl Input {
@@ -57,11 +58,16 @@ impl Input {
             Written::Csv => Format::Csv,
         });
         let source = if self.is_stdin() {
+            if io::stdin().is_terminal() {
+                notes::tell(
+                    "reading units from the terminal, each a line such as {\"id\": \"a\", \"prompt\": \"…\"}; Ctrl-D ends",
+                );
+            }
             UnitSource::from_reader(BufReader::new(io::stdin()), format.unwrap_or(Format::JsonLines))?
         } else {
             UnitSource::open(&self.units, format)?
         };
-        Ok(if self.template.is_some() { source.for_template() } else { source })
+        Ok(source.max_retries(self.retries))
     }
 
     /// The text of the template.
@@ -81,17 +87,14 @@ impl Input {
         }
     }
 
+    /// What it is called where something is told of it.
+    pub fn name(&self) -> String {
+        if self.is_stdin() { "standard input".to_owned() } else { format!("`{}`", self.units.display()) }
+    }
+
     /// What the job is called if nobody says so: as the file without its ending.
     pub fn job_name(&self) -> String {
         let name = self.units.file_stem().map(|name| name.to_string_lossy().into_owned());
         name.filter(|name| !self.is_stdin() && !name.is_empty()).unwrap_or_else(|| "batch".to_owned())
-    }
-
-    /// What a unit gets that does not say it itself.
-    pub fn prepare(&self, unit: &mut NewUnit) {
-        if unit.max_retries == NewUnit::DEFAULT_MAX_RETRIES {
-            unit.max_retries = self.retries;
-        }
-        unit.options.max_cost = unit.options.max_cost.or(self.max_cost);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use workcrew::{PoolHandle, Stop};
+use workcrew::Stop;
 
 use crate::notes;
 
@@ -15,8 +15,8 @@ use crate::notes;
 pub struct Interrupt(Arc<AtomicUsize>);
 
 impl Interrupt {
-    /// Listens for signals, and stops the pool as they ask for.
-    pub fn watch(pool: PoolHandle) -> io::Result<Interrupt> {
+    /// Listens for signals, and stops what runs as they ask for.
+    pub fn watch(stop: impl Fn(Stop) + Send + 'static) -> io::Result<Interrupt> {
         let interrupt = Interrupt::default();
         let count = Arc::clone(&interrupt.0);
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
@@ -24,7 +24,7 @@ impl Interrupt {
             for _ in signals.forever() {
                 let first = count.fetch_add(1, Ordering::SeqCst) == 0;
                 // First, since nobody may be there any more to be told.
-                pool.stop(if first { Stop::Drain } else { Stop::Now });
+                stop(if first { Stop::Drain } else { Stop::Now });
                 if first {
                     notes::tell("stopping: what runs may come to its end; once more ends it at once");
                 }

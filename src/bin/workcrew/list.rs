@@ -89,7 +89,7 @@ pub struct Meant {
     #[arg(long, value_name = "TIME", value_parser = time::moment)]
     until: Option<DateTime<Utc>>,
     /// How many are listed at most
-    #[arg(long, short = 'n', value_name = "N", default_value_t = 50)]
+    #[arg(long, short = 'n', value_name = "N", default_value = "50", value_parser = print::positive)]
     limit: usize,
     /// How many are skipped before the first
     #[arg(long, value_name = "N", default_value_t = 0)]

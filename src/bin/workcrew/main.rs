@@ -13,9 +13,11 @@ mod canary;
 mod cancel;
 mod completions;
 mod cost;
+mod crew;
 mod database;
 mod demo;
 mod doctor;
+mod each;
 mod executor;
 mod export;
 mod failures;
@@ -38,6 +40,8 @@ mod search;
 mod show;
 mod slow;
 mod status;
+mod storage;
+mod summary;
 mod terminal;
 mod terms;
 mod time;
@@ -56,10 +60,14 @@ use self::trouble::{Trouble, code};
 const AFTER_HELP: &str = "\
 Exit codes:
     0  all went well; of a batch: every unit is completed
-    1  a batch has units that failed or wait, or lines that are no units, or ended after its canary; verify found something
+    1  a batch has units that failed, were cancelled or wait, or lines that are no units,
+       or ended after its canary; verify found something;
+       of several units that were named, some could not be changed
     2  what was asked for makes no sense: an option, a missing file, a unit or job that is not there
-    3  the database cannot be opened, read or written, or what is kept with a job in it was altered
-  130  interrupted by Ctrl-C or a signal; run the same command again, or `workcrew resume`, to go on
+    3  the database cannot be opened, read or written, or its disk stays full,
+       or what is kept with a job in it was altered
+  130  interrupted by Ctrl-C or a signal before all was read and executed;
+       run the same command again, or `workcrew resume`, to go on
 
 Begin with `workcrew demo`, which needs nothing.";
 
@@ -78,6 +86,10 @@ enum Command {
     /// Goes on with a job whose units are in the database already
     Resume(resume::Options),
     /// Keeps executing what others queue in a shared database
+    ///
+    /// It serves all jobs, also those that come later, each with what it was made with; --job restricts it to one. A database that is not there yet is made. The
+    /// workers are for all jobs together: each that has something to do gets the same share of them, and with more jobs than workers the oldest go first.
+    /// It ends when it is interrupted, with 0.
     Worker(worker::Options),
     /// Stores units without executing them
     Queue(queue::Options),

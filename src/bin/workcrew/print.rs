@@ -67,6 +67,14 @@ pub fn json(out: &mut dyn Write, value: &impl Serialize) -> Result<(), Trouble> 
     Ok(writeln!(out)?)
 }
 
+/// Writes what a batch tells. That nobody reads it is no reason to end the batch.
+pub fn if_read(out: &mut dyn Write, told: &[u8]) -> Result<(), Trouble> {
+    match out.write_all(told).and_then(|()| out.flush()).map_err(Trouble::from) {
+        Err(Trouble::NobodyReads) => Ok(()),
+        written => written,
+    }
+}
+
 /// Writes whatever a terminal would obey as JSON allows: `\u001b`.
 pub struct Harmless;
 
@@ -97,10 +105,16 @@ pub fn number(number: u64) -> String {
     text
 }
 
+/// An option with its value, as they are written behind a command. A value that looks like an option is none only if nothing is between them.
+pub fn option(name: &str, value: &str) -> String {
+    let between = if value.starts_with('-') { '=' } else { ' ' };
+    format!(" --{name}{between}{}", word(value))
+}
+
 /// A word as a shell reads it, and as nothing obeys it.
 pub fn word(text: &str) -> String {
     let is_plain = |sign: char| sign.is_ascii_alphanumeric() || "._-/".contains(sign);
-    if !text.is_empty() && !text.starts_with('-') && text.chars().all(is_plain) {
+    if !text.is_empty() && text.chars().all(is_plain) {
         return text.to_owned();
     }
     if !text.chars().any(is_obeyed) {
@@ -124,6 +138,11 @@ pub fn positive(text: &str) -> Result<usize, String> {
 pub fn dollars(text: &str) -> Result<Money, String> {
     let amount = text.parse().ok().filter(|&amount| amount > Money::ZERO);
     amount.ok_or_else(|| format!("`{text}` is no amount of dollars above 0"))
+}
+
+/// Reads a number from 0.
+pub fn whole(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| format!("`{text}` is no number from 0"))
 }
 
 /// A cost with four decimals, and with what is not known.
@@ -158,8 +177,9 @@ mod tests {
 
     #[test]
     fn a_word_is_written_as_a_shell_reads_it() {
-        let words = ["a-1.db", "", "-x", "it's", "a b", "\u{202e}'\\x"].map(word);
-        assert_eq!(words, ["a-1.db", "''", "'-x'", "'it'\\''s'", "'a b'", "$'\\U0000202e\\'\\\\x'"]);
+        let words = ["a-1.db", "", "it's", "a b", "\u{202e}'\\x"].map(word);
+        assert_eq!(words, ["a-1.db", "''", "'it'\\''s'", "'a b'", "$'\\U0000202e\\'\\\\x'"]);
+        assert_eq!([option("job", "a b"), option("job", "-x")], [" --job 'a b'", " --job=-x"]);
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! How far it is: a bar and a line for each worker on a terminal, else a plain line every few seconds.
 
 use std::io::IsTerminal;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -11,7 +10,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use workcrew::audit::forecast::SoFar;
 use workcrew::audit::visible::line;
 use workcrew::repository::Counts;
-use workcrew::{PoolHandle, PoolStats};
+use workcrew::{Archive, Cost, JobId, PoolHandle, PoolStats, SqliteRepository};
 
 use crate::board::Board;
 use crate::notes;
@@ -23,6 +22,9 @@ const REDRAW: Duration = Duration::from_millis(150);
 
 /// How often a line is printed where there is no screen.
 const PLAIN_LINE: Duration = Duration::from_secs(5);
+
+/// How much more time passes between two looks than one takes: what is looked at grows with the job.
+const LOOK_SHARE: u32 = 20;
 
 /// How many workers have a line of their own. More would not fit.
 const WORKER_LINES: usize = 16;
@@ -42,25 +44,49 @@ pub enum Telling {
     Nothing,
 }
 
-/// What there was to do before the pool began, and what has come since.
-#[derive(Clone, Debug, Default)]
-pub struct Work {
-    before: Counts,
-    added: Arc<AtomicU64>,
+/// How far a job is, as its repository says: whoever works on it, and whatever was there before.
+struct Look {
+    repository: SqliteRepository,
+    job_id: JobId,
+    /// When the first look was taken, and what it found.
+    began: Instant,
+    before: Option<Counts>,
+    counts: Counts,
+    cost: Cost,
+    next: Instant,
 }
 
-impl Work {
-    pub fn of(before: Counts) -> Work {
-        Work { before, added: Arc::default() }
+impl Look {
+    fn new(repository: SqliteRepository, job_id: JobId) -> Look {
+        let now = Instant::now();
+        let (counts, cost) = (Counts::default(), Cost::default());
+        Look { repository, job_id, began: now, before: None, counts, cost, next: now }
     }
 
-    pub fn set_added(&self, units: u64) {
-        self.added.store(units, Ordering::Relaxed);
+    /// Looks again, if that is due. What cannot be read stays as it was.
+    fn refresh(&mut self) {
+        let now = Instant::now();
+        if now < self.next {
+            return;
+        }
+        if let Ok(counts) = self.repository.counts(self.job_id) {
+            self.counts = counts;
+            self.before.get_or_insert(counts);
+        }
+        if let Ok(costs) = self.repository.costs(Some(self.job_id)) {
+            self.cost = costs.total();
+        }
+        self.next = Instant::now() + now.elapsed() * LOOK_SHARE;
     }
 
-    fn total(&self) -> u64 {
-        self.before.total() + self.added.load(Ordering::Relaxed)
+    /// How many have ended since the first look.
+    fn ended_meanwhile(&self) -> u64 {
+        ended(&self.counts).saturating_sub(self.before.as_ref().map_or(0, ended))
     }
+}
+
+fn ended(counts: &Counts) -> u64 {
+    counts.completed + counts.failed + counts.cancelled
 }
 
 /// Tells how far it is until it is dropped.
@@ -84,7 +110,13 @@ impl Drop for Pause<'_> {
 }
 
 impl Progress {
-    pub fn start(telling: Telling, pool: PoolHandle, board: Board, work: Work) -> Progress {
+    pub fn start(
+        telling: Telling,
+        pool: PoolHandle,
+        board: Board,
+        repository: SqliteRepository,
+        job_id: JobId,
+    ) -> Progress {
         if telling == Telling::Nothing {
             return Progress { ends: None, thread: None, turn: Arc::default() };
         }
@@ -92,13 +124,15 @@ impl Progress {
         let of_thread = Arc::clone(&turn);
         let (ends, over) = bounded(0);
         let tell = move || {
-            let began = Instant::now();
-            let mut screen = std::io::stderr().is_terminal().then(|| Screen::new(&work));
+            let mut look = Look::new(repository, job_id);
+            look.refresh();
+            let mut screen = std::io::stderr().is_terminal().then(Screen::new);
             let every = if screen.is_some() { REDRAW } else { plain_line() };
             while over.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
                 let Some(stats) = pool.stats() else { break };
+                look.refresh();
                 let _turn = of_thread.lock().unwrap_or_else(PoisonError::into_inner);
-                let state = State::of(&stats, &work, began.elapsed(), board.hold());
+                let state = State::of(&look, &stats, board.hold());
                 match &mut screen {
                     Some(screen) => screen.show(&state, &board),
                     None => notes::tell(&state.in_a_line()),
@@ -144,29 +178,29 @@ struct State {
 }
 
 impl State {
-    fn of(stats: &PoolStats, work: &Work, elapsed: Duration, hold: Option<String>) -> State {
-        let total = work.total();
-        let completed = work.before.completed + stats.completed;
-        let failed = work.before.failed + stats.failed;
-        let ended = completed + failed + work.before.cancelled + stats.cancelled;
-        let ended_here = stats.completed + stats.failed + stats.cancelled;
+    fn of(look: &Look, stats: &PoolStats, hold: Option<String>) -> State {
+        let counts = &look.counts;
+        let (total, ended) = (counts.total(), ended(counts));
         let left = total.saturating_sub(ended);
-        let forecast = SoFar { ended: ended_here, left, elapsed, spent: stats.cost }.forecast();
-        let mut words = vec![format!("{} running", stats.running)];
+        let pace = SoFar { ended: look.ended_meanwhile(), left, elapsed: look.began.elapsed(), spent: Cost::default() };
+        let pace = pace.forecast();
+        let price = SoFar { ended, left, elapsed: Duration::ZERO, spent: look.cost }.forecast();
+        let mut words = vec![format!("{} running", counts.assigned + counts.processing + counts.cancel_requested)];
         if stats.retried > 0 {
             words.push(format!("{} retried", print::number(stats.retried)));
         }
-        if let Some(rate) = forecast.units_per_minute {
+        if let Some(rate) = pace.units_per_minute {
             words.push(format!("{rate:.0}/min"));
         }
-        if let Some(time) = forecast.time_left.filter(|_| left > 0) {
+        if let Some(time) = pace.time_left.filter(|_| left > 0) {
             words.push(format!("{} left", short(time)));
         }
-        words.push(format!("{:.4}", stats.cost));
-        if let Some(cost) = forecast.cost.filter(|cost| left > 0 && cost.amount.nanos() > 0) {
+        words.push(format!("{:.4}", look.cost));
+        if let Some(cost) = price.cost.filter(|cost| left > 0 && cost.amount.nanos() > 0) {
             words.push(format!("{cost:.2} in the end"));
         }
         let hold = hold.or_else(|| stats.hold.as_ref().map(|reason| format!("held: {}", line(reason))));
+        let (completed, failed) = (counts.completed, counts.failed);
         State { total, completed, failed, ended, words: words.join(", "), hold }
     }
 
@@ -186,9 +220,9 @@ struct Screen {
 }
 
 impl Screen {
-    fn new(work: &Work) -> Screen {
+    fn new() -> Screen {
         let all = MultiProgress::new();
-        let bar = all.add(ProgressBar::new(work.total()));
+        let bar = all.add(ProgressBar::new(0));
         let style = ProgressStyle::with_template("{prefix} {wide_bar}\n{wide_msg}");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("━╸─"));
         notes::set_screen(Some(all.clone()));

@@ -6,12 +6,16 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::json;
 
-use crate::batch;
+use crate::batch::{self, Stored};
+use crate::board::Board;
 use crate::database::Database;
 use crate::input::Input;
+use crate::interrupt::Interrupt;
 use crate::print;
+use crate::storage::Storage;
+use crate::summary;
 use crate::terms::Terms;
-use crate::trouble::{Trouble, code};
+use crate::trouble::{Trouble, code, told};
 
 #[derive(Args)]
 pub struct Options {
@@ -41,13 +45,22 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
         None => batch::make_job(&repository, &name, template, &terms)?,
     };
     let missing = if terms.execution(&job).is_ok() { "" } else { " --executor …" };
-    let fed = batch::store(&repository, &job, &input, source, |_| true)?;
+    let storage =
+        Storage::watch(repository.clone(), Interrupt::default(), |_| {}, batch::tell_of_disk(Board::default(), None));
+    let storage = storage.map_err(|error| Trouble::Failed(told(&error)))?;
+    let Stored { fed, is_all } = batch::store(&repository, &job, &input, source, || !storage.is_given_up())?;
+    if !is_all {
+        let added = print::count(fed.added, "unit");
+        return Err(Trouble::Storage(format!(
+            "the disk is full: {added} stored; make room, and run the same command again"
+        )));
+    }
     if json {
         print::json(out, &json!({ "job": job.name, "fed": fed }))?;
     } else {
         writeln!(out, "job {}", workcrew::audit::visible::line(&job.name))?;
-        batch::write_fed(&fed, out)?;
-        let (db, job) = (database.as_argument(), batch::job_argument(&job.name));
+        summary::write_fed(&fed, out)?;
+        let (db, job) = (database.as_argument(), summary::job_argument(&job.name));
         writeln!(out, "execute them: workcrew resume{db}{job}{missing}, or workcrew worker{db}{job}{missing}")?;
     }
     Ok(if fed.bad + fed.conflicts == 0 { code::DONE } else { ExitCode::from(code::NOT_ALL_COMPLETED) })

@@ -6,12 +6,11 @@ use std::process::ExitCode;
 use clap::Args;
 use workcrew::Completion;
 
-use crate::batch::{self, Batch, PoolOptions};
-use crate::canary::{self, Verdict};
+use crate::batch::{self, Batch, PoolOptions, Running};
+use crate::canary;
 use crate::database::Database;
 use crate::input::Input;
 use crate::print;
-use crate::reading::Read;
 use crate::terms::Terms;
 use crate::trouble::{Trouble, code};
 
@@ -45,7 +44,7 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
         Some(job) => terms.check(Some(&job))?,
         None => terms.clone().or_simulated().check_here()?,
     }
-    let mut source: Box<dyn Iterator<Item = Read> + Send> = Box::new(batch::open(&input, &database, &name)?);
+    let mut source = batch::open(&input, &database, &name)?;
     let repository = database.or_new()?;
     let (job, terms) = match batch::find_job(&repository, &name, template.as_ref())? {
         Some(job) => (job, terms),
@@ -54,23 +53,26 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
             (batch::make_job(&repository, &name, template, &terms)?, terms)
         }
     };
-    let running = Batch::of_job(database, repository, job, pool, &terms)?.start()?;
-    let mut first = Vec::new();
+    let running = Batch::of_job(database.clone(), repository, job, pool, &terms)?.start()?;
     if let Some(count) = canary {
-        match canary::try_out(&running, &input, &mut source, count, yes, out)? {
-            Verdict::GoOn { read } if input.is_read_once() => first = read,
-            Verdict::GoOn { .. } => source = Box::new(input.open()?),
-            Verdict::Stop => {
-                let is_interrupted = running.is_interrupted();
-                let ended = running.end(None, Completion::Stopped, out)?;
-                if is_interrupted {
-                    return Ok(ExitCode::from(code::INTERRUPTED));
-                }
-                // What the canary gave is no batch yet.
-                return Ok(if ended == code::DONE { ExitCode::from(code::NOT_ALL_COMPLETED) } else { ended });
-            }
+        if !canary::try_out(&running, &input, &mut source, count, yes, out)? {
+            return stop_after_canary(running, out);
+        }
+        if !input.is_read_once() {
+            source = batch::open(&input, &database, &name)?;
         }
     }
-    let (fed, completion) = running.feed(&input, first.into_iter().chain(source))?;
-    running.end(Some(fed), completion, out)
+    let (stored, completion) = running.feed(&input, source)?;
+    running.end(Some(stored), completion, out)
+}
+
+/// What the canary gave is no batch yet.
+fn stop_after_canary(running: Running, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
+    let is_interrupted = running.is_interrupted();
+    let ended = running.end(None, Completion::Stopped, out)?;
+    Ok(match is_interrupted {
+        true => ExitCode::from(code::INTERRUPTED),
+        false if ended == code::DONE => ExitCode::from(code::NOT_ALL_COMPLETED),
+        false => ended,
+    })
 }

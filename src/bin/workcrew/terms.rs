@@ -57,6 +57,12 @@ impl Terms {
         self
     }
 
+    /// The same for a job of which nobody has said what executes it; for any other nothing.
+    pub fn unless_kept(&self, job: &Job) -> Terms {
+        let is_kept = kept(job).is_some_and(|kept| kept.executor.kind().is_some());
+        if is_kept { Terms::default() } else { self.clone() }
+    }
+
     /// What a job is made with.
     pub fn settings(&self) -> Result<Value, Trouble> {
         self.beside(&Value::Null)

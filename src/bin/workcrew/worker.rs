@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use crate::batch::{Batch, PoolOptions};
+use crate::crew::Crew;
 use crate::database::{Database, OfJob};
 use crate::terms::Terms;
 use crate::trouble::{Trouble, code};
@@ -24,10 +25,16 @@ pub struct Options {
 
 /// It ends when it is asked to, which is no failure of the batch.
 pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
-    let repository = options.database.existing()?;
-    let job = options.job.one(&repository)?;
-    let running = Batch::of_job(options.database, repository, job, options.pool, &options.terms)?.start()?;
-    let completion = running.pool.follow();
-    running.end(None, completion, out)?;
-    Ok(code::DONE)
+    let Options { database, job, pool: options, terms } = options;
+    let is_given_up = if job.job.is_some() {
+        let repository = database.existing()?;
+        let job = job.one(&repository)?;
+        let running = Batch::of_job(database, repository, job, options, &terms)?.start()?;
+        let completion = running.pool.follow();
+        running.end(None, completion, out)? == ExitCode::from(code::STORAGE)
+    } else {
+        let repository = database.or_new()?;
+        Crew { database, repository, options, terms }.serve(out)?
+    };
+    Ok(if is_given_up { ExitCode::from(code::STORAGE) } else { code::DONE })
 }

@@ -116,7 +116,7 @@ impl Store {
             self.job(job_id)?;
         }
         let mut by_model: BTreeMap<&str, (Tokens, Cost)> = BTreeMap::new();
-        let mut unbilled = 0;
+        let (mut in_vain, mut unbilled) = (Cost::default(), 0);
         let is_meant =
             |record: &&AttemptRecord| job_id.is_none_or(|job_id| self.unit(record.attempt.key.unit).job_id == job_id);
         for record in self.attempts.values().filter(is_meant) {
@@ -125,10 +125,13 @@ impl Store {
                 let (tokens, cost) = by_model.entry(&charge.model).or_default();
                 *tokens += charge.tokens;
                 *cost = *cost + charge.cost();
+                if record.attempt.outcome.is_some_and(|outcome| outcome != Outcome::Completed) {
+                    in_vain = in_vain + charge.cost();
+                }
             }
         }
         let model_cost = |(model, (tokens, cost)): (&str, _)| ModelCost { model: model.to_owned(), tokens, cost };
-        Ok(Costs { by_model: by_model.into_iter().map(model_cost).collect(), unbilled })
+        Ok(Costs { by_model: by_model.into_iter().map(model_cost).collect(), in_vain, unbilled })
     }
 
     pub(super) fn account(&self, holder: AccountHolder) -> Option<Account> {

@@ -10,7 +10,7 @@
 //! | `accounts` | budgets, brought up to date as attempts begin and end |
 //! | `messages`, `rows` | between rows and records |
 //! | `readers`, `read`, `backlog`, `archive`, `own_archive` | reading, beside the writer or without one |
-//! | `upkeep`, `health`, `backup`, `compact` | the file as such: how it is, a copy of it, its size |
+//! | `upkeep`, `health`, `wal`, `backup`, `compact` | the file as such: how it is, its log, a copy of it, its size |
 //! | `search` | the index of all words, in a file of its own |
 //!
 //! # Locking
@@ -54,6 +54,7 @@ mod rows;
 pub(crate) mod search;
 mod units;
 mod upkeep;
+mod wal;
 mod writer;
 
 use std::collections::HashMap;

@@ -40,6 +40,7 @@ struct State<T> {
     is_awaited: bool,
     /// How many senders sleep until there is room.
     senders: usize,
+    is_disk_full: bool,
     is_closed: bool,
 }
 
@@ -52,6 +53,7 @@ impl<T> Queue<T> {
             held_bytes: 0,
             is_awaited: false,
             senders: 0,
+            is_disk_full: false,
             is_closed: false,
         };
         Queue { state: Mutex::new(state), arrived: Condvar::new(), drained: Condvar::new(), limit_bytes }
@@ -133,7 +135,13 @@ impl<T> Queue<T> {
             bytes: state.bytes + state.held_bytes,
             limit_bytes: self.limit_bytes,
             waiting_threads: state.senders,
+            is_disk_full: state.is_disk_full,
         }
+    }
+
+    /// Has everybody know whether the disk is full.
+    pub(super) fn set_disk_full(&self, is_disk_full: bool) {
+        self.lock().is_disk_full = is_disk_full;
     }
 
     /// Takes what is urgent, if anything, without waiting.

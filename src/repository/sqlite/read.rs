@@ -357,38 +357,37 @@ pub(super) fn costs(connection: &Connection, job_id: Option<JobId>) -> Result<Co
     if let Some(job_id) = job_id {
         job(connection, job_id)?;
     }
-    // Summed here and not by SQLite, whose sums fail where they overflow.
-    let sql = "SELECT c.input, c.output, c.cache_read, c.cache_write, c.reasoning, c.amount, c.model
-               FROM charges c
-               JOIN work_units u ON u.key = c.unit_key
+    // Summed here and not by SQLite, whose sums fail where they overflow. Both tables are in the order of units, so that neither is looked up.
+    let sql = "SELECT c.input, c.output, c.cache_read, c.cache_write, c.reasoning, c.amount, c.model,
+                      a.outcome IS NOT NULL AND a.outcome <> 'COMPLETED', c.model IS NULL, a.started_at IS NOT NULL
+               FROM attempts a
+               JOIN work_units u ON u.key = a.unit_key
+               LEFT JOIN charges c ON c.unit_key = a.unit_key AND c.attempt_number = a.number
                WHERE ?1 IS NULL OR u.job_id = ?1";
     let mut select = stored(connection.prepare_cached(sql))?;
     let mut rows = stored(select.query([job_id.map(|job_id| job_id.0)]))?;
     let mut by_model: BTreeMap<String, (Tokens, Cost)> = BTreeMap::new();
+    let (mut in_vain, mut unbilled) = (Cost::default(), 0);
     while let Some(row) = stored(rows.next())? {
-        let line = || Ok((tokens(row, 0)?, line_cost(row.get(5)?), row.get_ref(6)?.as_str()?));
-        let (used, line_cost, model) = understood(line(), || ("a charge".to_owned(), 0))?;
+        let damaged = || ("a charge".to_owned(), 0);
+        if understood(row.get(8), damaged)? {
+            unbilled += u64::from(understood(row.get::<_, bool>(9), damaged)?);
+            continue;
+        }
+        let line = || Ok((tokens(row, 0)?, line_cost(row.get(5)?), row.get_ref(6)?.as_str()?, row.get(7)?));
+        let (used, line_cost, model, is_in_vain) = understood(line(), damaged)?;
         if !by_model.contains_key(model) {
             by_model.insert(model.to_owned(), Default::default());
         }
         let (tokens, cost) = by_model.get_mut(model).expect("it was just inserted");
         *tokens += used;
         *cost = *cost + line_cost;
+        if is_in_vain {
+            in_vain = in_vain + line_cost;
+        }
     }
     let model_cost = |(model, (tokens, cost))| ModelCost { model, tokens, cost };
-    let by_model = by_model.into_iter().map(model_cost).collect();
-    Ok(Costs { by_model, unbilled: unbilled(connection, job_id)? })
-}
-
-/// How many attempts were executed and have no charge.
-fn unbilled(connection: &Connection, job_id: Option<JobId>) -> Result<u64> {
-    let sql = "SELECT count(*)
-               FROM attempts a
-               JOIN work_units u ON u.key = a.unit_key
-               WHERE (?1 IS NULL OR u.job_id = ?1) AND a.started_at IS NOT NULL
-                 AND NOT EXISTS (SELECT 1 FROM charges c WHERE c.unit_key = a.unit_key AND c.attempt_number = a.number)";
-    let mut select = stored(connection.prepare_cached(sql))?;
-    stored(select.query_row([job_id.map(|job_id| job_id.0)], |row| unsigned(row, 0)))
+    Ok(Costs { by_model: by_model.into_iter().map(model_cost).collect(), in_vain, unbilled })
 }
 
 pub(super) fn messages(

@@ -15,7 +15,7 @@
 //! changes are run again one by one, so that only the one at fault gets the error; but not while the file is
 //! locked, which is nobody's fault. What fails for a passing reason is kept and tried again: while the file is locked
 //! for as long as its caller has patience, and what an attempt brought for as long as an answer that was paid for is
-//! worth keeping.
+//! worth keeping. Where the disk is full, the log beside the file is emptied first.
 //! A change never overtakes an earlier one of the same attempt.
 //!
 //! **Who is told where.** The callers of a small group are woken by the writer itself, those of a large one by a
@@ -33,8 +33,10 @@ use rusqlite::{Connection, ErrorCode};
 
 use super::answers::{Answers, Promise, promise};
 use super::book::{Answer, Book, Fault, Memory, storage_failure};
+
 use super::open::Place;
 use super::queue::{Lane, Queue};
+use super::wal::{Log, Room};
 use crate::attempt::AttemptKey;
 use crate::fault::{Stage, point};
 use crate::lease::Backpressure;
@@ -242,8 +244,11 @@ pub(super) struct WriterThread {
     patience: Patience,
     place: Place,
     answers: Answers,
+    log: Log,
     /// What could not be written yet, in order.
     kept: Vec<Waiting>,
+    /// What the disk had for what was written last.
+    room: Room,
 }
 
 impl WriterThread {
@@ -254,8 +259,9 @@ impl WriterThread {
         patience: Patience,
         place: Place,
     ) -> std::io::Result<WriterThread> {
-        let queue = Arc::clone(&writer.queue);
-        Ok(WriterThread { queue, connection, memory, patience, place, answers: Answers::start()?, kept: Vec::new() })
+        let (queue, answers) = (Arc::clone(&writer.queue), Answers::start()?);
+        let (log, kept, room) = (Log::beside(place.path()), Vec::new(), Room::Unknown);
+        Ok(WriterThread { queue, connection, memory, patience, place, answers, log, kept, room })
     }
 
     /// Writes until the queue is closed and empty, then leaves a file without a log behind it.
@@ -287,6 +293,11 @@ impl WriterThread {
             self.roll_back();
         }
         self.queue.hold(self.kept.iter().map(|waiting| waiting.order.bytes + CHANGE_BYTES).sum());
+        match std::mem::replace(&mut self.room, Room::Unknown) {
+            Room::TooLittle => self.queue.set_disk_full(true),
+            Room::Enough if self.kept.is_empty() => self.queue.set_disk_full(false),
+            Room::Enough | Room::Unknown => {}
+        }
     }
 
     /// Writes what is urgent, then what was kept, then what came, in groups of bounded size.
@@ -315,7 +326,7 @@ impl WriterThread {
             self.settle_gone(group);
             return None;
         }
-        match self.transact(&mut group) {
+        match self.transact_in_room(&mut group) {
             // It may have been taken away while this waited for the lock.
             Ok(()) if self.place.check().is_err() => self.settle_gone(group),
             Ok(()) => {
@@ -391,6 +402,25 @@ impl WriterThread {
         }
     }
 
+    /// The same as [`transact`](WriterThread::transact); what the log takes of a full disk is given back first.
+    fn transact_in_room(&mut self, group: &mut Vec<Waiting>) -> std::result::Result<(), Trouble> {
+        let mut made = self.transact(group);
+        if made.as_ref().is_err_and(Trouble::is_full) && self.log.empty(&self.connection) {
+            made = self.transact(group);
+        }
+        match &made {
+            Ok(()) => {
+                self.log.keep_small(&self.connection);
+                if self.room == Room::Unknown {
+                    self.room = Room::Enough;
+                }
+            }
+            Err(trouble) if trouble.is_full() => self.room = Room::TooLittle,
+            Err(_) => {}
+        }
+        made
+    }
+
     /// Makes all changes of a group in one transaction, or none.
     fn transact(&mut self, group: &mut Vec<Waiting>) -> std::result::Result<(), Trouble> {
         let (connection, memory) = (&self.connection, &mut self.memory);
@@ -452,6 +482,10 @@ enum Trouble {
 impl Trouble {
     fn is_lock(&self) -> bool {
         matches!(self, Trouble::Sqlite(error) if matches!(failure_of(error), RepositoryError::Busy))
+    }
+
+    fn is_full(&self) -> bool {
+        matches!(self, Trouble::Sqlite(error) if matches!(failure_of(error), RepositoryError::StorageFull))
     }
 }
 

@@ -42,7 +42,7 @@ fn with_yes_it_goes_on_and_the_canary_is_not_executed_again() {
     let lines =
         "nonsense\n{\"id\":\"a\",\"prompt\":\"a\"}\n{\"id\":\"b\",\"prompt\":\"b\"}\n{\"id\":\"c\",\"prompt\":\"c\"}\n";
     let ran = other.pipe("run - --canary 1 --yes -- cat", lines.as_bytes()).code(1);
-    ran.tells("workcrew: line 1: expected ident").says("3 completed").says("1 is no unit");
+    ran.tells("workcrew: line 1: it is no JSON").says("3 completed").says("1 is no unit");
 }
 
 #[test]
@@ -93,4 +93,27 @@ fn a_pipe_that_has_a_path_is_read_once_and_nothing_of_it_is_lost() {
         .unwrap();
     assert!(ran.status.success(), "{ran:?}");
     assert_eq!(scene.count("COMPLETED"), 6, "{ran:?}");
+}
+
+#[test]
+fn that_nobody_reads_what_it_gave_is_no_reason_to_stop_after_it() {
+    for line in ["run u.jsonl --canary 2 --yes", "run u.jsonl --canary 2 --yes --json"] {
+        let scene = scene();
+        let mut child = scene
+            .command(&noting(line, "echo ok"))
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        assert_eq!(super::wait(&mut child).code(), Some(0), "{line}");
+        assert_eq!(executed(&scene), [1; 6], "{line}");
+    }
+}
+
+#[test]
+fn a_canary_that_was_all_there_is_is_the_whole_batch() {
+    let scene = scene();
+    let ran = scene.run_all(&noting("run u.jsonl --canary 9", "echo ok")).well().says("6 units cost $0.0000\n");
+    assert!(!ran.out.contains("stopped"), "{ran:?}");
 }

@@ -84,7 +84,7 @@ fn nothing_that_a_terminal_obeys_reaches_it_from_any_command() {
         "verify --head --conversations",
         "verify",
         "resume",
-        "worker",
+        "worker --job none\u{1b}[2J",
         "purge --older-than 0s",
         "list",
         "verify",

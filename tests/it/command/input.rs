@@ -49,6 +49,36 @@ fn a_template_is_filled_in_from_lines_rows_and_files() {
 }
 
 #[test]
+fn a_folder_again_is_the_same_units_also_if_the_template_is_left_out() {
+    let scene = Scene::new();
+    std::fs::create_dir(scene.path("c")).unwrap();
+    scene.write("c/c.txt", "Cleo");
+    scene.write("t.txt", "{{ path }}: {{ text }}");
+    scene.run("run c --template t.txt -- cat").well();
+    scene.write("c/d.txt", "Dora");
+    scene.run("run c -- cat").well().says("read: 1 new, 1 known before\n");
+    assert_eq!(scene.run("show d.txt --json").well().json()[0]["unit"]["output"], "d.txt: Dora");
+}
+
+#[test]
+fn what_a_line_says_of_its_retries_counts_and_not_the_option() {
+    let scene = Scene::new();
+    scene.write("a.jsonl", "{\"id\":\"a\",\"prompt\":\"x\",\"max_retries\":3}\n{\"id\":\"b\",\"prompt\":\"x\"}\n");
+    scene.run("queue a.jsonl --retries 0").well();
+    let retries = |id: &str| scene.run(&format!("show {id} --json")).json()[0]["unit"]["max_retries"].clone();
+    assert_eq!([retries("a"), retries("b")], [3, 0]);
+}
+
+#[test]
+fn a_quote_that_is_never_closed_is_told_and_swallows_nothing() {
+    let scene = Scene::new();
+    scene.write("a.csv", "id,prompt\r\n\r\na,one\r\nb,\"two\r\nc,three\r\n");
+    let ran = scene.run("run a.csv -- cat").code(1).says("read: 1 new, 0 known before, 1 is no unit\n");
+    ran.tells("workcrew: line 4: a quote opens here and is never closed: nothing from here on was read\n");
+    assert_eq!(ids(&scene, ""), ["a"]);
+}
+
+#[test]
 fn a_template_that_cannot_be_used_is_told_before_anything_is_stored() {
     let scene = Scene::new();
     scene.write("a.jsonl", "{\"id\":\"a\",\"payload\":{\"x\":1}}\n");
@@ -107,7 +137,7 @@ fn a_line_that_is_no_unit_or_contradicts_one_is_told_and_the_rest_runs() {
     let ran =
         scene.run("run u.jsonl").code(1).says("read: 1 new, 0 known before, 1 contradicts a known one, 2 are no units");
     assert!(ran.err.contains("workcrew: line 1: there is a unit `u0001` with another content, which stays as it is\n"));
-    assert!(ran.err.contains("workcrew: line 2: expected ident, at column 2\n"), "{}", ran.err);
+    assert!(ran.err.contains("workcrew: line 2: it is no JSON, from column 2 on\n"), "{}", ran.err);
     assert!(ran.err.contains("workcrew: line 3: unknown field `promt`"), "{}", ran.err);
     assert_eq!(ids(&scene, "--status completed"), ["u0001", "u0002", "u0004"]);
     assert_eq!(scene.run("show u0001 --json").json()[0]["unit"]["prompt"], "u0001");
@@ -121,7 +151,7 @@ fn strict_ends_at_the_first_such_line_and_says_what_stays() {
     let told = scene
         .run("queue u.jsonl --strict")
         .code(2)
-        .tells("workcrew: line 1201: expected ident, at column 2 (--strict; ");
+        .tells("workcrew: line 1201: it is no JSON, from column 2 on (--strict; ");
     let stored = ids(&scene, "").len();
     assert!(
         told.err.contains(&format!("(--strict; {} before it stay)", super::golden::thousands(stored))),
@@ -143,7 +173,9 @@ fn no_units_at_all_are_no_trouble() {
     let scene = Scene::new();
     for (name, text) in [("a.jsonl", ""), ("b.jsonl", "\n \r\n"), ("c.csv", "id,prompt\n")] {
         scene.write(name, text);
-        scene.run(&format!("run {name}")).well().says(": 0 units\n  0 completed\n  read: 0 new, 0 known before\n");
+        let ran = scene.run(&format!("run {name}")).well();
+        let ran = ran.says(": 0 units\n  0 completed\n  read: 0 new, 0 known before\n");
+        ran.tells(&format!("workcrew: there are no units in `{name}`\n"));
     }
     std::fs::create_dir(scene.path("empty")).unwrap();
     scene.run("run empty").well();

@@ -66,11 +66,34 @@ fn whoever_reads_from_a_pipe_that_gives_nothing_hears_ctrl_c_and_has_executed_wh
     until("it is stored", || scene.count("COMPLETED") == 1);
     writeln!(started.stdin(), "{{\"id\":\"b\",\"prompt\":\"b\"}}").unwrap();
     until("so is the next", || scene.count("COMPLETED") == 2);
+    // Whoever waits for a child closes what it still holds of it.
+    let _stays_open = started.child.stdin.take();
     started.signal(Signal::INT);
-    // The pipe stays open.
-    let mut started = started;
     let status = super::wait(&mut started.child);
-    assert_eq!(status.code(), Some(0), "nothing is left");
+    assert_eq!(status.code(), Some(130), "nobody knows what was still to come");
+    assert!(started.out.end().ends_with("not all units were read; go on: run the same command again\n"));
+}
+
+#[test]
+fn whoever_interrupts_when_all_was_read_and_executed_has_interrupted_nothing() {
+    let scene = Scene::new();
+    let started = in_the_middle(&scene, 2, 2);
+    started.signal(Signal::INT);
+    until("it is heard", || started.told().contains("stopping"));
+    open_gate(&scene);
+    started.end().well().says("2 completed");
+}
+
+#[test]
+fn a_canary_that_waits_for_a_slow_pipe_hears_ctrl_c() {
+    let scene = Scene::new();
+    let mut started = scene.start(&noting("run - --canary 3 --yes", "echo done"));
+    writeln!(started.stdin(), "{{\"id\":\"a\",\"prompt\":\"a\"}}").unwrap();
+    until("what came is executed", || scene.read("log") == "a\n");
+    let _stays_open = started.child.stdin.take();
+    started.signal(Signal::INT);
+    assert_eq!(super::wait(&mut started.child).code(), Some(130));
+    assert_eq!(scene.count("COMPLETED"), 1);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod canary;
 mod databases;
 mod executors;
+mod full_disk;
 mod golden;
 mod held;
 mod help;

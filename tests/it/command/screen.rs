@@ -167,7 +167,7 @@ fn on_a_terminal_a_bar_and_a_line_for_each_worker_are_shown_and_then_the_summary
         for worker in ["w1", "w2", "w3"] {
             assert_eq!(during.iter().filter(|line| line.starts_with(&format!("  {worker} "))).count(), 1, "{text}");
         }
-        let note = "workcrew: line 6: expected ident, at column 2";
+        let note = "workcrew: line 6: it is no JSON, from column 2 on";
         assert!(during.concat().starts_with(note), "{text}");
         let summary = after.iter().position(|line| line == "job u: 5 units").unwrap_or_else(|| panic!("{after:#?}"));
         assert_eq!(after[..summary].concat(), note, "{after:#?}");
@@ -184,6 +184,36 @@ fn more_workers_than_fit_are_counted() {
     let expected: Vec<String> = (1..=16).map(|number| format!("w{number}")).collect();
     assert_eq!(shown, expected, "{during:#?}");
     assert!(after.contains(&"job u: 22 units".to_owned()), "{after:#?}");
+}
+
+#[test]
+fn whoever_is_to_type_units_is_told_so() {
+    let scene = Scene::new();
+    let mut terminal = Terminal::start(scene.command(&["run", "-", "--", "cat"]), 120, 30);
+    terminal.wait_for(
+        "reading units from the terminal, each a line such as {\"id\": \"a\", \"prompt\": \"…\"}; Ctrl-D ends",
+    );
+    terminal.write("{\"id\":\"a\",\"prompt\":\"x\"}\n\u{4}");
+    assert_eq!(terminal.end().code(), Some(0));
+    assert_eq!(scene.count("COMPLETED"), 1);
+}
+
+#[test]
+fn what_is_counted_is_what_is_stored_whoever_did_it() {
+    let scene = Scene::new();
+    scene.write_units("u.jsonl", 6);
+    // Those of the canary are units of the batch.
+    let gate = "[ $unit != u0004 ] || until [ -e gate ]; do sleep 0.01; done";
+    let arguments = noting("run u.jsonl --workers 1 --canary 2 --yes", gate);
+    let started = super::Started::of(scene.command(&arguments).env("WORKCREW_PROGRESS", "20ms"));
+    until("the canary is counted once", || started.told().contains("3 of 6 completed, 0 failed, 1 running, "));
+    // Another process does the rest meanwhile.
+    let helper = scene.start(&noting("worker --workers 1 -q", "echo done"));
+    until("so is what another did", || started.told().contains("5 of 6 completed, 0 failed, 1 running, "));
+    scene.write("gate", "");
+    started.end().well().says("6 completed");
+    helper.signal(Signal::TERM);
+    helper.end().well();
 }
 
 #[test]

@@ -26,6 +26,74 @@ fn workers_share_what_another_process_queues_and_end_well_when_they_are_told() {
 }
 
 #[test]
+fn a_worker_serves_all_jobs_also_those_that_come_later_each_as_it_was_made() {
+    let scene = Scene::new();
+    scene.write_units("u.jsonl", 3);
+    let worker = scene.start(&["worker", "--workers", "2"]);
+    until("it waits", || worker.told().contains("nothing to do yet; bring units with: workcrew queue UNITS\n"));
+    for job in ["one", "two"] {
+        let made = noting(&format!("run u.jsonl --job {job} --canary 1 -q"), &format!("echo {job}"));
+        scene.run_all(&made).code(1).says("stopped after the canary");
+        scene.run(&format!("queue u.jsonl --job {job}")).well();
+        until("its units are executed", || scene.units(&format!("--job {job} --status completed")).len() == 3);
+        let output = scene.run(&format!("show u0003 --job {job} --json")).well().json()[0]["unit"]["output"].clone();
+        assert_eq!(output, job);
+    }
+    scene.run("queue u.jsonl --job three").well();
+    until("what nobody said is simulated", || scene.units("--job three --status completed").len() == 3);
+    worker.signal(Signal::TERM);
+    let ran = worker.end().well().says("job one: 3 units\n  3 completed\njob two: 3 units\n  3 completed\njob three: ");
+    assert!(ran.err.contains("job one: its units are executed\n"), "{ran:?}");
+    scene.run("verify").well();
+}
+
+#[test]
+fn the_workers_are_shared_by_all_jobs_and_there_are_never_more() {
+    let scene = Scene::new();
+    scene.write_units("u.jsonl", 6);
+    scene.run("queue u.jsonl --job one").well();
+    let script = "read unit; echo begin >> log; until [ -e gate ]; do sleep 0.01; done; echo end >> log";
+    let worker = scene.start(&["worker", "--workers", "2", "--", "sh", "-c", script]);
+    until("the first job has both", || scene.read("log") == "begin\nbegin\n");
+    scene.run("queue u.jsonl --job two").well();
+    scene.write("gate", "");
+    until("all are done", || scene.count("COMPLETED") == 12);
+    worker.signal(Signal::TERM);
+    worker.end().well();
+    let at_a_time = scene.read("log").lines().fold((0, 0), |(most, now), line| {
+        let now = if line == "begin" { now + 1 } else { now - 1 };
+        (now.max(most), now)
+    });
+    assert_eq!(at_a_time, (2, 0));
+}
+
+#[test]
+fn a_worker_whose_database_is_taken_away_ends() {
+    let scene = Scene::new();
+    let worker = scene.start(&["worker"]);
+    until("it waits", || worker.told().contains("nothing to do yet"));
+    std::fs::rename(scene.path("batch.db"), scene.path("elsewhere.db")).unwrap();
+    worker.end().code(3).tells("workcrew: the database is no longer at `");
+}
+
+#[test]
+fn a_job_that_cannot_be_executed_here_is_told_and_the_others_are() {
+    let scene = Scene::new();
+    scene.write_units("u.jsonl", 2);
+    scene.write("tool", "#!/bin/sh\ncat\n");
+    std::fs::set_permissions(scene.path("tool"), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    scene.run("run u.jsonl --job one --canary 1 -- ./tool").code(1);
+    scene.run("queue u.jsonl --job one").well();
+    std::fs::remove_file(scene.path("tool")).unwrap();
+    scene.run("queue u.jsonl --job two").well();
+    let worker = scene.start(&["worker"]);
+    until("the other is executed", || scene.units("--job two --status completed").len() == 2);
+    worker.signal(Signal::TERM);
+    worker.end().well().tells("workcrew: job `one` is left alone: ");
+    assert_eq!(scene.units("--job one --status pending").len(), 1);
+}
+
+#[test]
 fn what_runs_is_seen_and_cancelled_from_another_process() {
     let scene = Scene::new();
     scene.write_units("u.jsonl", 2);
@@ -46,7 +114,7 @@ fn what_runs_is_seen_and_cancelled_from_another_process() {
     );
     scene.run("show u0001").well().says("by eve: enough");
     scene.run("cancel u0001").well().says("u0001: had ended: CANCELLED");
-    assert_eq!(ran.status.code(), Some(0), "what was cancelled was wanted so");
+    assert_eq!(ran.status.code(), Some(1), "what was cancelled is not completed");
 }
 
 #[test]
@@ -70,4 +138,36 @@ fn units_come_back_by_name_by_status_and_by_the_way_they_failed() {
     assert_eq!(scene.count("CANCELLED"), 4);
     scene.run("requeue u0001 --error x").code(2);
     scene.run("verify").well();
+}
+
+#[test]
+fn what_is_brought_back_from_several_jobs_must_be_said() {
+    let scene = Scene::new();
+    scene.write_units("u.jsonl", 2);
+    for job in ["one", "two"] {
+        scene.run(&format!("run u.jsonl --job {job} --retries 0 -- false")).code(1);
+    }
+    for line in ["requeue --status failed", "requeue --error exit_code"] {
+        let told = "workcrew: there are several jobs, say which with --job, or --all-jobs: one, two";
+        scene.run(line).code(2).tells_only(told);
+    }
+    assert_eq!(scene.count("FAILED"), 4);
+    scene.run("requeue --status failed --job two").well().says("2 units brought back");
+    scene.run("requeue --status failed --all-jobs").well().says("2 units brought back");
+    scene.run("requeue --status failed --all-jobs --job one").code(2);
+    scene.run("requeue --all-jobs").code(2).tells("--status <STATUS>");
+    scene.run("requeue --status failed --error exit_code --all-jobs").well().says("0 units brought back");
+}
+
+#[test]
+fn what_cannot_be_done_for_one_unit_is_done_for_the_others() {
+    let scene = Scene::new();
+    scene.write_units("u.jsonl", 3);
+    let then = "[ $unit = u0002 ] || exit 3; echo ok";
+    scene.run_all(&noting("run u.jsonl --retries 0", then)).code(1);
+    let ran = scene.run("requeue u0001 u0002 nobody u0003").code(1);
+    let ran = ran.says("u0001: PENDING\nu0003: PENDING\n").tells("workcrew: there is no unit `nobody`\n");
+    assert!(ran.err.starts_with("workcrew: unit `u0002` is COMPLETED: only what is FAILED or CANCELLED "), "{ran:?}");
+    let ran = scene.run("cancel u0001 nobody u0003").code(1).says("u0001: CANCELLED\nu0003: CANCELLED\n");
+    ran.tells("workcrew: there is no unit `nobody`\n");
 }
