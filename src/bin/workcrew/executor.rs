@@ -372,7 +372,7 @@ mod tests {
     #[test]
     fn what_is_started_is_told_as_one_would_write_it() {
         let line = "--executor claude --program ./a --pass-env KEY --agent-arg=--all --permission-mode plan";
-        let told = "claude --program=./a --pass-env=KEY --agent-arg='--all' --permission-mode=plan";
+        let told = "claude --program=./a --pass-env=KEY --agent-arg=--all --permission-mode=plan";
         assert_eq!(options(line).to_string(), told);
         assert_eq!(options("--cwd b -- tr a-z A-Z").to_string(), "command --cwd=b -- tr a-z A-Z");
         // Where a key is sent, and which.
