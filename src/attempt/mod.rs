@@ -506,10 +506,15 @@ impl Attempt {
 
     /// What it cost, by its bill. An execution that left none has cost nobody knows what, not nothing.
     pub fn cost(&self, charges: &[Charge]) -> Cost {
-        match (charges.is_empty(), self.started_at) {
-            (true, Some(_)) => Cost::UNKNOWN,
-            _ => charges.iter().map(Charge::cost).sum(),
+        match self.left_no_bill(charges.len()) {
+            true => Cost::UNKNOWN,
+            false => charges.iter().map(Charge::cost).sum(),
         }
+    }
+
+    /// Whether it was executed to its end and has not said what that cost. One that is under way may still say so.
+    pub(crate) fn left_no_bill(&self, charges: usize) -> bool {
+        charges == 0 && self.started_at.is_some() && self.outcome.is_some()
     }
 
     /// Every field of the record but the conversation's. What happened, for people, goes in as its hash: it may quote anything.

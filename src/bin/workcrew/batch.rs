@@ -9,11 +9,12 @@ use chrono::Utc;
 use clap::Args;
 use serde_json::{Value, json};
 use workcrew::audit::verify::verify_jobs;
+use workcrew::limits::AccountHolder;
 use workcrew::repository::UnitFilter;
 use workcrew::source::{BadUnit, Fed, FeedError, Placed, feed};
 use workcrew::{
-    Archive, Completion, Event, Executor, Job, NewJob, NewUnit, OwnerId, PoolHandle, Repository, SqliteRepository,
-    Stop, UnitStatus, WorkPool, WorkUnit,
+    Archive, Completion, Event, Executor, Job, NewUnit, OwnerId, PoolHandle, Repository, SqliteRepository, Stop,
+    UnitStatus, WorkPool, WorkUnit,
 };
 
 use crate::board::Board;
@@ -98,7 +99,7 @@ impl Batch {
 
     /// A pool of so many workers, and nothing that watches over it.
     pub fn pool(self, workers: usize, board: &Board, events: Option<Arc<Events>>) -> Result<WorkPool, Trouble> {
-        let Execution { warning, note, timeout, .. } = self.execution;
+        let Execution { warning, note, timeout, expected_cost, .. } = self.execution;
         warning.iter().for_each(|warning| notes::tell(warning));
         note.iter().filter(|_| self.options.telling() == Telling::People).for_each(|note| notes::tell(note));
         let (board, job) = (board.clone(), self.job.name);
@@ -112,6 +113,7 @@ impl Batch {
                     events.print(&job, event);
                 }
             });
+        let builder = expected_cost.into_iter().fold(builder, |builder, cost| builder.expected_cost(cost));
         Ok(builder.start()?)
     }
 }
@@ -154,7 +156,7 @@ pub fn make_job(
     template: Option<String>,
     terms: &Terms,
 ) -> Result<Job, Trouble> {
-    let mut new = NewJob::named(name).settings(terms.settings()?);
+    let mut new = terms.new_job(name)?;
     new.template = template;
     Ok(repository.create_job(&new)?)
 }
@@ -244,8 +246,20 @@ impl Running {
         let may_be_stuck = completion == Completion::Done && !is_interrupted && summary::left(&counts) > 0;
         let stuck = if may_be_stuck { without_prompt(&self.repository, &self.job)? } else { None };
         let (job, db, elapsed) = (self.job.name, self.database.as_argument(), self.began.elapsed());
-        let summary =
-            Summary { job, db, counts, costs, stored, completion, stuck, is_interrupted, is_disk_full, elapsed };
+        let account = self.repository.account(AccountHolder::Job(self.job.id))?;
+        let summary = Summary {
+            job,
+            db,
+            counts,
+            costs,
+            account,
+            stored,
+            completion,
+            stuck,
+            is_interrupted,
+            is_disk_full,
+            elapsed,
+        };
         if self.events.is_some() {
             print::json(out, &summary.event())?;
         } else {

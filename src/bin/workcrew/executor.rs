@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use workcrew::executor::CommandExecutor;
 use workcrew::executor::http::{HttpApi, Wire};
-use workcrew::{AnthropicApi, ClaudeCli, CodexCli, Executor, OpenAiApi, Replay, Simulated};
+use workcrew::{AnthropicApi, ClaudeCli, CodexCli, Executor, OpenAiApi, PriceTable, Replay, Simulated};
 
 use crate::print;
 use crate::time;
@@ -112,6 +112,10 @@ pub struct ExecutorOptions {
     #[arg(long, value_name = "FILE", help_heading = "Executor")]
     #[serde(skip_serializing_if = "Option::is_none")]
     from: Option<PathBuf>,
+    /// What models cost, in the shape of LiteLLM's table, over the list prices that come with this program; for codex, anthropic and openai
+    #[arg(long, value_name = "FILE", help_heading = "Executor")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prices: Option<PathBuf>,
     /// The program that executes the units, and its arguments: the prompt is its input, its output the answer
     #[arg(last = true, value_name = "PROGRAM ARGS")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -145,6 +149,7 @@ impl ExecutorOptions {
             latency: self.latency.or(kept.latency),
             failures: self.failures.or(kept.failures),
             from: self.from.or(kept.from),
+            prices: self.prices.or(kept.prices),
             command: of(self.command, kept.command),
         }
     }
@@ -180,7 +185,7 @@ impl ExecutorOptions {
         Ok(match kind {
             Kind::Simulated => Box::new(self.simulated()?),
             Kind::Claude => Box::new(self.claude()),
-            Kind::Codex => Box::new(self.codex()),
+            Kind::Codex => Box::new(self.codex()?),
             Kind::Anthropic => Box::new(self.http(AnthropicApi::new)?),
             Kind::Openai => Box::new(self.http(OpenAiApi::new)?),
             Kind::Command => Box::new(self.command()?),
@@ -219,21 +224,28 @@ impl ExecutorOptions {
         self.max_turns.into_iter().fold(agent, |agent, turns| agent.max_turns(turns))
     }
 
-    fn codex(&self) -> CodexCli {
-        let mut agent = CodexCli::new();
+    fn codex(&self) -> Result<CodexCli, Trouble> {
+        let mut agent = CodexCli::new().prices(self.prices()?);
         agent = self.program.iter().fold(agent, |agent, program| agent.program(program));
         agent = self.model.iter().fold(agent, |agent, model| agent.model(model));
         agent = self.cwd.iter().fold(agent, |agent, folder| agent.directory(folder));
         agent = self.pass_env.iter().fold(agent, |agent, name| agent.pass_env(name));
         agent = self.silence.into_iter().fold(agent, |agent, limit| agent.silence_limit(limit));
         agent = self.agent_args.iter().fold(agent, |agent, argument| agent.argument(argument));
-        self.sandbox.iter().fold(agent, |agent, mode| agent.sandbox(mode))
+        Ok(self.sandbox.iter().fold(agent, |agent, mode| agent.sandbox(mode)))
+    }
+
+    /// The user's own over those that come with the program.
+    fn prices(&self) -> Result<PriceTable, Trouble> {
+        let own = self.prices.as_ref().map(PriceTable::open).transpose();
+        let own = own.map_err(|error| Trouble::usage(error.to_string()))?;
+        Ok(own.unwrap_or_default().over(PriceTable::built_in()))
     }
 
     fn http<W: Wire>(&self, of: impl FnOnce(String) -> HttpApi<W>) -> Result<HttpApi<W>, Trouble> {
         let model = self.model.clone().ok_or_else(|| Trouble::usage("a model over HTTP has a name: --model M"))?;
         let key_env = self.key_env.as_deref().unwrap_or(W::KEY_VARIABLE);
-        let mut api = of(model).key_variable(key_env);
+        let mut api = of(model).key_variable(key_env).prices(self.prices()?);
         // A server of one's own wants none; whoever names a variable means it.
         if self.base_url.is_some() && self.key_env.is_none() && std::env::var_os(key_env).is_none() {
             api = api.without_key();
@@ -377,6 +389,6 @@ mod tests {
         assert_eq!(options("--cwd b -- tr a-z A-Z").to_string(), "command --cwd=b -- tr a-z A-Z");
         // Where a key is sent, and which.
         let line = "--executor openai --model m --base-url http://127.0.0.1:9 --key-env KEY";
-        assert_eq!(options(line).to_string(), "openai --base-url=http://127.0.0.1:9 --key-env=KEY");
+        assert_eq!(options(line).to_string(), "openai --base-url='http://127.0.0.1:9' --key-env=KEY");
     }
 }

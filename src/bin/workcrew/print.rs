@@ -134,11 +134,21 @@ pub fn positive(text: &str) -> Result<usize, String> {
     number.ok_or_else(|| format!("`{text}` is no number from 1"))
 }
 
-/// An amount that can be spent.
+/// An amount that can be spent: `5`, `$5` or `5usd`.
 pub fn dollars(text: &str) -> Result<Money, String> {
-    let amount = text.parse().ok().filter(|&amount| amount > Money::ZERO);
+    let number = ["usd", "USD"].iter().find_map(|unit| text.strip_suffix(unit)).map_or(text, str::trim_end);
+    let amount = number.parse().ok().filter(|&amount| amount > Money::ZERO);
     amount.ok_or_else(|| format!("`{text}` is no amount of dollars above 0"))
 }
+
+/// The same, or `none` for no limit.
+pub fn budget(text: &str) -> Result<Budget, String> {
+    if text == "none" { Ok(Budget(None)) } else { dollars(text).map(|amount| Budget(Some(amount))) }
+}
+
+/// How much may be spent; `None` is without a limit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Budget(pub Option<Money>);
 
 /// Reads a number from 0.
 pub fn whole(text: &str) -> Result<u32, String> {

@@ -9,11 +9,13 @@ use clap::Args;
 use serde_json::json;
 use workcrew::audit::questions::{active, all_jobs};
 use workcrew::audit::visible::line;
+use workcrew::limits::AccountHolder;
 use workcrew::repository::sqlite::SqliteArchive;
 use workcrew::{Archive, Job, Owner};
 
 use crate::database::{Database, OfJob};
 use crate::print::{self, Table, number};
+use crate::summary;
 use crate::time::{short, stamp};
 use crate::trouble::{Trouble, code};
 
@@ -70,6 +72,9 @@ fn write(archive: &SqliteArchive, job: &Job, out: &mut dyn Write) -> Result<(), 
     ];
     let words: Vec<String> = words.iter().map(|(name, units)| format!("{} {name}", number(*units))).collect();
     writeln!(out, "  {}", words.join(", "))?;
+    if let Some(account) = archive.account(AccountHolder::Job(job.id))? {
+        writeln!(out, "  {}", summary::budget(&account))?;
+    }
     let owners = archive.owners()?;
     write_holds(&owners, job, out)?;
     if running.is_empty() {
@@ -108,6 +113,7 @@ fn write_json(archive: &SqliteArchive, job: &Job, out: &mut dyn Write) -> Result
         "job": job.name,
         "counts": archive.counts(job.id)?,
         "cost": archive.costs(Some(job.id))?.total(),
+        "budget": archive.account(AccountHolder::Job(job.id))?,
         "running": active(archive, Some(job.id))?,
         "owners": archive.owners()?.into_iter().filter(|owner| owner.ended_at.is_none()).collect::<Vec<_>>(),
     });

@@ -5,10 +5,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use workcrew::Completion;
 use workcrew::audit::visible::line;
+use workcrew::limits::Account;
 use workcrew::repository::{Costs, Counts};
 use workcrew::source::Fed;
+use workcrew::{Completion, Money};
 
 use crate::batch::{NO_PROMPT, Stored};
 use crate::print;
@@ -21,6 +22,8 @@ pub struct Summary {
     pub db: String,
     pub counts: Counts,
     pub costs: Costs,
+    /// What is left of the budget, if there is one.
+    pub account: Option<Account>,
     /// What was read, if anything was to be.
     pub stored: Option<Stored>,
     pub completion: Completion,
@@ -52,7 +55,7 @@ impl Summary {
             "cost": {
                 "cost": costs.total(), "tokens": costs.tokens(), "in_vain": costs.in_vain, "unbilled": costs.unbilled,
             },
-            "is_all_read": self.is_all_read(), "held": held, "interrupted": self.is_interrupted,
+            "budget": self.account, "is_all_read": self.is_all_read(), "held": held, "interrupted": self.is_interrupted,
             "is_disk_full": self.is_disk_full, "elapsed_ms": self.elapsed.as_millis() as u64,
         })
     }
@@ -82,6 +85,9 @@ impl Summary {
             let attempts = print::count(costs.unbilled, "attempt");
             writeln!(out, "  {attempts} left no bill: nobody knows what they cost")?;
         }
+        if let Some(account) = &self.account {
+            writeln!(out, "  {}", budget(account))?;
+        }
         Ok(())
     }
 
@@ -96,14 +102,29 @@ impl Summary {
         } else if !self.is_all_read() {
             writeln!(out, "not all units were read; go on: run the same command again")?;
         } else if left(&self.counts) > 0 {
-            writeln!(out, "go on: workcrew resume{db}{job}")?;
+            let is_held = matches!(self.completion, Completion::Blocked(_));
+            let more = if is_held && self.is_out_of_money() { " --budget …" } else { "" };
+            writeln!(out, "go on: workcrew resume{db}{job}{more}")?;
         }
         Ok(())
+    }
+
+    /// Whether not even what one more attempt may cost is left.
+    fn is_out_of_money(&self) -> bool {
+        let may_cost = |account: &Account| account.largest.unwrap_or_default();
+        self.account.is_some_and(|account| account.left() <= Money::ZERO || account.left() < may_cost(&account))
     }
 
     fn is_all_read(&self) -> bool {
         self.stored.is_none_or(|stored| stored.is_all)
     }
+}
+
+/// What is left of a budget.
+pub fn budget(account: &Account) -> String {
+    let Account { budget, spent, reserved, .. } = account;
+    let reserved = if *reserved > Money::ZERO { format!(", {reserved:.4} reserved") } else { String::new() };
+    format!("budget {budget:.2}: {spent:.4} spent{reserved}, {:.4} left", account.left())
 }
 
 /// How many units have not ended.

@@ -8,11 +8,12 @@ use std::time::Duration;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use workcrew::{Job, JobChange, Repository, SqliteRepository};
+use workcrew::{Job, JobChange, Money, NewJob, Repository, SqliteRepository};
 
 use crate::by;
 use crate::executor::{ExecutorOptions, Kind};
 use crate::notes;
+use crate::print::{self, Budget};
 use crate::time;
 use crate::trouble::Trouble;
 
@@ -26,6 +27,14 @@ pub struct Terms {
     #[arg(long, value_name = "TIME", value_parser = time::positive)]
     #[serde(skip_serializing_if = "Option::is_none")]
     timeout: Option<Duration>,
+    /// How many dollars the whole job may cost, in all processes; `none` for no limit. Kept with the job: say it again to raise it [default: what was last said for the job, or none]
+    #[arg(long, value_name = "DOLLARS", value_parser = print::budget)]
+    #[serde(skip)]
+    budget: Option<Budget>,
+    /// What an attempt is taken to cost where a budget counts, until the first have ended [default: 0.50]
+    #[arg(long, value_name = "DOLLARS", value_parser = print::dollars)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expected_cost: Option<Money>,
     #[command(flatten)]
     #[serde(skip_serializing_if = "ExecutorOptions::is_empty")]
     pub executor: ExecutorOptions,
@@ -41,6 +50,7 @@ pub struct Execution {
     pub kind: Kind,
     pub executor: ExecutorOptions,
     pub timeout: Duration,
+    pub expected_cost: Option<Money>,
     /// What everybody is told of it, also who wants to hear nothing.
     pub warning: Option<String>,
     /// What others are told.
@@ -64,21 +74,24 @@ impl Terms {
     }
 
     /// What a job is made with.
-    pub fn settings(&self) -> Result<Value, Trouble> {
-        self.beside(&Value::Null)
+    pub fn new_job(&self, name: &str) -> Result<NewJob, Trouble> {
+        let mut new = NewJob::named(name).settings(self.beside(&Value::Null)?);
+        new.budget = self.budget.and_then(|Budget(budget)| budget);
+        Ok(new)
     }
 
     /// What the units of a job are executed with, or that nobody has said it.
     pub fn execution(&self, job: &Job) -> Result<Execution, Trouble> {
-        let Terms { executor, timeout, .. } = self.over_kept(Some(job));
+        let Terms { executor, timeout, expected_cost, .. } = self.over_kept(Some(job));
         let Some(kind) = executor.kind() else {
             return Err(Trouble::usage(format!(
-                "nobody has said what executes job `{}`: add --executor claude, codex or simulated, or a program behind --",
+                "nobody has said what executes job `{}`: add --executor claude, codex, anthropic, openai or simulated, or a program behind --",
                 job.name
             )));
         };
         let (warning, note) = self.told(kind, &executor);
-        Ok(Execution { kind, executor, timeout: timeout.unwrap_or(TIMEOUT), warning, note })
+        let timeout = timeout.unwrap_or(TIMEOUT);
+        Ok(Execution { kind, executor, timeout, expected_cost, warning, note })
     }
 
     /// Who has just said it knows it.
@@ -113,27 +126,40 @@ impl Terms {
 
     /// Keeps it with a job that is there, if it is another than what is kept.
     pub fn keep(&self, repository: &SqliteRepository, job: Job) -> Result<Job, Trouble> {
-        let Some(kept) = kept(&job) else {
-            if *self != Terms::default() {
+        let mut change = JobChange::default();
+        match kept(&job) {
+            Some(kept) => {
+                let now = self.over_kept(Some(&job));
+                if now != kept {
+                    change = change.settings(now.beside(&job.settings)?);
+                }
+            }
+            None if (Terms { budget: None, ..self.clone() }) != Terms::default() => {
                 notes::tell(&format!(
                     "job `{}` keeps something else: what executes it must be said each time",
                     job.name
                 ));
             }
-            return Ok(job);
-        };
-        let now = self.over_kept(Some(&job));
-        if now == kept {
+            None => {}
+        }
+        if let Some(Budget(budget)) = self.budget {
+            change = change.budget(budget);
+        }
+        if change == JobChange::default() {
             return Ok(job);
         }
-        let change = JobChange::default().settings(now.beside(&job.settings)?);
         Ok(repository.change_job(job.id, &change, &by::this_command())?)
     }
 
     fn over_kept(&self, job: Option<&Job>) -> Terms {
         let kept = job.and_then(kept).unwrap_or_default();
         let executor = self.executor.clone().over(kept.executor);
-        Terms { timeout: self.timeout.or(kept.timeout), executor, is_assumed: false }
+        Terms {
+            timeout: self.timeout.or(kept.timeout),
+            expected_cost: self.expected_cost.or(kept.expected_cost),
+            executor,
+            ..Terms::default()
+        }
     }
 
     /// As settings of a job, which may be a program's that keeps its own there.

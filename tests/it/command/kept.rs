@@ -28,12 +28,11 @@ fn output(scene: &Scene, id: &str) -> String {
 #[test]
 fn units_that_nobody_said_how_to_execute_are_executed_by_nobody() {
     let scene = queued(2);
-    for line in
-        ["resume", "resume -q", "worker", "worker -q", "run u.jsonl -q", "resume --model opus", "worker --seed 3"]
+    for line in ["resume", "resume -q", "worker --job u", "worker --job u -q", "run u.jsonl -q", "resume --model opus"]
     {
         let ran = scene.run(line).code(2);
         assert_eq!((ran.err.lines().count(), &*ran.out), (1, ""), "{line}: {ran:?}");
-        let told = "workcrew: nobody has said what executes job `u`: add --executor claude, codex or simulated, or a program behind --";
+        let told = "workcrew: nobody has said what executes job `u`: add --executor claude, codex, anthropic, openai or simulated, or a program behind --";
         assert!(ran.err.starts_with(told), "{line}: {ran:?}");
         assert_eq!(scene.count("PENDING"), 2, "{line}");
     }
@@ -105,6 +104,36 @@ fn a_worker_keeps_what_it_was_told_too() {
 }
 
 #[test]
+fn a_worker_of_all_jobs_executes_each_as_it_is_kept_and_waits_for_somebody_to_say_it() {
+    let scene = Scene::new();
+    scene.write_units("u.jsonl", 1);
+    scene.write_units("v.jsonl", 1);
+    scene.run_all(&noting("queue u.jsonl", "echo as it is kept")).well();
+    scene.run("queue v.jsonl").well();
+    let worker = scene.start(&["worker"]);
+    until("the first job is done", || scene.count("COMPLETED") == 1);
+    assert_eq!(scene.units("--job v")[0].1, "PENDING", "nobody has said what executes it");
+    scene.run_all(&noting("queue v.jsonl", "echo as it was said later")).well();
+    until("the other is done", || scene.count("COMPLETED") == 2);
+    worker.signal(rustix::process::Signal::INT);
+    worker.end().well().tells("job `v` is left alone: nobody has said what executes job `v`");
+
+    // What a worker is told is for those of which nobody has said anything.
+    scene.write_units("u.jsonl", 2);
+    scene.write_units("w.jsonl", 1);
+    scene.run("queue u.jsonl").well();
+    scene.run("queue w.jsonl").well();
+    let worker = scene.start(&noting("worker", "echo by the worker"));
+    until("all is done", || scene.count("COMPLETED") == 4);
+    worker.signal(rustix::process::Signal::INT);
+    worker.end().well();
+    let said = |job: &str, id: &str| {
+        scene.run(&format!("show {id} --job {job} --json")).well().json()[0]["unit"]["output"].clone()
+    };
+    assert_eq!([said("u", "u0002"), said("w", "u0001")], ["as it is kept", "by the worker"]);
+}
+
+#[test]
 fn how_long_an_execution_may_take_is_kept_with_the_job_whatever_executes_it() {
     let scene = Scene::new();
     scene.write_units("u.jsonl", 1);
@@ -126,7 +155,7 @@ fn a_program_that_is_kept_is_told_before_it_is_started_also_quietly() {
     scene.write_units("u.jsonl", 1);
     let ran = scene.run_all(&["run", "u.jsonl", "-q", "--", "sh", "-c", "tr a-z A-Z"]).well();
     assert_eq!(ran.err, "", "who has just written it knows");
-    let told = "executed by: command -- sh '-c' 'tr a-z A-Z', as it is kept with the job";
+    let told = "executed by: command -- sh -c 'tr a-z A-Z', as it is kept with the job";
     for line in ["resume -q", "run u.jsonl -q", "resume --json"] {
         let ran = scene.run(line).well();
         assert_eq!(ran.err.lines().next(), Some(told), "{line}: {ran:?}");
@@ -138,7 +167,7 @@ fn a_program_that_is_kept_is_told_before_it_is_started_also_quietly() {
     scene
         .run("resume -q")
         .well()
-        .tells(&format!("executed by: claude --program={agent} --agent-arg='--all', as it is kept with the job"));
+        .tells(&format!("executed by: claude --program={agent} --agent-arg=--all, as it is kept with the job"));
 }
 
 /// Alters the file, as somebody can who cannot use the command.
@@ -172,7 +201,9 @@ fn a_program_that_somebody_has_put_into_the_file_is_not_started() {
         scene.write_units("u.jsonl", 1);
         scene.run_all(&noting("queue u.jsonl", "echo done")).well();
         alter(&scene, sql);
-        for line in ["resume", "resume -q", "worker", "run u.jsonl", "resume --executor simulated", "resume -- cat"] {
+        for line in
+            ["resume", "resume -q", "worker --job u", "run u.jsonl", "resume --executor simulated", "resume -- cat"]
+        {
             is_not_executed(&scene, scene.run(line), finding);
         }
         // A change would vouch for what was altered; where only who did it was, it stays to be found.

@@ -1,5 +1,6 @@
 //! The command `workcrew`, as a person or a script meets it: real processes, real files, real terminals.
 
+mod budgets;
 mod canary;
 mod databases;
 mod executors;
