@@ -30,7 +30,7 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
             .limit(0, 40);
     for job in all_jobs(&archive)? {
         let counts = archive.counts(job.id)?;
-        let cost = archive.costs(Some(job.id))?.total();
+        let cost = archive.costs(Some(job.id))?.spent();
         if options.json {
             let budget = job.budget;
             let line = json!({

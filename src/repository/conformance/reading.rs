@@ -198,12 +198,12 @@ fn costs_are_summed_by_model_and_the_unknown_is_not_zero(scene: &Scene<'_>) {
     assert_eq!(lines(&costs(Some(scene.job))), expected);
     assert_eq!(lines(&costs(None)), expected);
     assert_eq!(costs(Some(other)), Costs::default());
-    assert_eq!((costs(None).unbilled, costs(None).total().unpriced), (0, 1));
+    assert_eq!((costs(None).unbilled, costs(None).spent().unpriced), (0, 1));
     // What was executed and left no bill has cost nobody knows what; what was only claimed has cost nothing.
     let fourth = scene.processing("c").lease;
     scene.finish(&fourth, &AttemptReport::completed());
     scene.bring("d", UnitStatus::Assigned);
-    assert_eq!((costs(Some(scene.job)).unbilled, costs(None).total().unpriced), (1, 2));
+    assert_eq!((costs(Some(scene.job)).unbilled, costs(None).spent().unpriced), (1, 2));
     let unit = scene.unit("a");
     assert_eq!((unit.cost.amount, unit.cost.unpriced, unit.tokens), (Money::from_nanos(105), 1, tokens(9)));
 }
