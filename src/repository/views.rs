@@ -415,10 +415,14 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// All of it; what left no bill is among what is not known.
+    /// All that was charged, as the units tell it.
     pub fn total(&self) -> Cost {
-        let unbilled = Cost { unpriced: self.unbilled, ..Cost::default() };
-        self.by_model.iter().map(|model| model.cost).sum::<Cost>() + unbilled
+        self.by_model.iter().map(|model| model.cost).sum()
+    }
+
+    /// The same, with what left no bill among what is not known.
+    pub fn spent(&self) -> Cost {
+        self.total() + Cost { unpriced: self.unbilled, ..Cost::default() }
     }
 
     /// All tokens.

@@ -32,7 +32,7 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
     let changes = if options.json { all_job_changes(&archive)? } else { Vec::new() };
     for job in all_jobs(&archive)? {
         let counts = archive.counts(job.id)?;
-        let cost = archive.costs(Some(job.id))?.total();
+        let cost = archive.costs(Some(job.id))?.spent();
         if options.json {
             let changes: Vec<&JobEntry> = changes.iter().filter(|change| change.job_id == job.id).collect();
             let line = json!({

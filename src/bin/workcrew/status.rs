@@ -61,7 +61,7 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
 fn write(archive: &SqliteArchive, job: &Job, out: &mut dyn Write) -> Result<(), Trouble> {
     let counts = archive.counts(job.id)?;
     let running = active(archive, Some(job.id))?;
-    let cost = archive.costs(Some(job.id))?.total();
+    let cost = archive.costs(Some(job.id))?.spent();
     writeln!(out, "job {}: {}, {}", line(&job.name), print::count(counts.total(), "unit"), print::spent(cost))?;
     let words = [
         ("completed", counts.completed),
@@ -112,7 +112,7 @@ fn write_json(archive: &SqliteArchive, job: &Job, out: &mut dyn Write) -> Result
     let status = json!({
         "job": job.name,
         "counts": archive.counts(job.id)?,
-        "cost": archive.costs(Some(job.id))?.total(),
+        "cost": archive.costs(Some(job.id))?.spent(),
         "budget": archive.account(AccountHolder::Job(job.id))?,
         "running": active(archive, Some(job.id))?,
         "owners": archive.owners()?.into_iter().filter(|owner| owner.ended_at.is_none()).collect::<Vec<_>>(),
