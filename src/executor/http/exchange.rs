@@ -135,13 +135,12 @@ impl<'a> Exchange<'a> {
         }
         let said = serde_json::from_slice(&body).ok().and_then(|body| Said::read(&body));
         let text = || shown(&String::from_utf8_lossy(&body));
-        let failure = match (said, status) {
-            (None, 300..400 | 404 | 405) => Failure::nobody_there(status, &text()),
-            (Some(_), 300..400) => Failure::nobody_there(status, &text()),
-            (Some(said), _) => Failure::told(&said.with_status(status), pause, self.call.clock.now().wall),
-            (None, _) => {
-                let said = Said { message: text(), ..Said::default() }.with_status(status);
-                Failure::told(&said, pause, self.call.clock.now().wall)
+        let is_there = |said: &Said| !matches!(status, 404 | 405) || !said.is_about_the_path();
+        let failure = match (said.filter(is_there), status) {
+            (_, 300..400) | (None, 404 | 405) => Failure::nobody_there(status, &text()),
+            (said, _) => {
+                let said = said.unwrap_or_else(|| Said { message: text(), ..Said::default() });
+                Failure::told(&said.with_status(status), pause, self.call.clock.now().wall)
             }
         };
         let evidence = answer_as_evidence(status, id.as_deref(), &body);

@@ -5,7 +5,7 @@
 //! | an error with a name that says all, such as `insufficient_quota` | what the name says, whatever the status: a used up quota is a 429 too |
 //! | another error, with a status | what the status says |
 //! | an error in the middle of a stream, which has no status | what its name says |
-//! | 404 or 405 in no form of a provider, or a redirect | there is no such service at the address |
+//! | a redirect; 404 or 405 in no form of a provider, or about the path | there is no such service at the address |
 //! | a connection that failed | depends on how far it was: see [`Failure::broken`] |
 
 use std::io;
@@ -170,6 +170,11 @@ impl Said {
             names: names.map(str::to_owned).collect(),
             message: error.get("message").and_then(Value::as_str).unwrap_or_default().to_owned(),
         })
+    }
+
+    /// Whether nothing is where it was asked for, which is told as an error like all others.
+    pub(super) fn is_about_the_path(&self) -> bool {
+        ["Not Found", "Method Not Allowed"].contains(&self.message.as_str()) || self.message.starts_with("Invalid URL")
     }
 
     /// The same, said with a status.

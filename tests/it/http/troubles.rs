@@ -96,6 +96,14 @@ fn an_address_where_nothing_is_holds_the_pool() {
         assert_eq!((tried.kind(), tried.then()), (kinds::WRONG_URL, HOLD), "{status}: {}", tried.said());
         assert_eq!(provider.all_asked().len(), 1, "nothing is followed");
     }
+    for body in [
+        json!({ "detail": "Not Found" }),
+        json!({ "type": "error", "error": { "type": "not_found_error", "message": "Not Found" } }),
+        json!({ "error": { "message": "Invalid URL (POST /v2)", "type": "invalid_request_error", "code": null } }),
+    ] {
+        let provider = Provider::always(vec![Step::Send(json_answer(404, &body))]);
+        assert_eq!(ask(openai(&provider)).kind(), kinds::WRONG_URL, "{body}");
+    }
     let provider = Provider::always(Vec::new());
     let tried = ask(openai(&provider).base_url("not a url"));
     assert_eq!((tried.kind(), tried.then()), (kinds::WRONG_URL, HOLD));
