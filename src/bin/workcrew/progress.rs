@@ -74,7 +74,7 @@ impl Look {
             self.before.get_or_insert(counts);
         }
         if let Ok(costs) = self.repository.costs(Some(self.job_id)) {
-            self.cost = costs.total();
+            self.cost = costs.spent();
         }
         self.next = Instant::now() + now.elapsed() * LOOK_SHARE;
     }

@@ -53,7 +53,7 @@ impl Summary {
         json!({
             "event": "summary", "job": self.job, "counts": self.counts, "fed": self.stored.map(|stored| stored.fed),
             "cost": {
-                "cost": costs.total(), "tokens": costs.tokens(), "in_vain": costs.in_vain, "unbilled": costs.unbilled,
+                "cost": costs.spent(), "tokens": costs.tokens(), "in_vain": costs.in_vain, "unbilled": costs.unbilled,
             },
             "budget": self.account, "is_all_read": self.is_all_read(), "held": held, "interrupted": self.is_interrupted,
             "is_disk_full": self.is_disk_full, "elapsed_ms": self.elapsed.as_millis() as u64,
@@ -80,7 +80,7 @@ impl Summary {
             String::new()
         };
         let (tokens, time) = (print::number(costs.tokens().total()), short(self.elapsed));
-        writeln!(out, "  {}{in_vain}, {tokens} tokens, {time}", print::spent(costs.total()))?;
+        writeln!(out, "  {}{in_vain}, {tokens} tokens, {time}", print::spent(costs.spent()))?;
         if costs.unbilled > 0 {
             let attempts = print::count(costs.unbilled, "attempt");
             writeln!(out, "  {attempts} left no bill: nobody knows what they cost")?;
