@@ -58,11 +58,12 @@ fn saying(builder: WorkPoolBuilder) -> WorkPoolBuilder {
 /// A pool that has a unit in every place where one can wait, and one that runs.
 fn hold() {
     let (repository, job) = open(&children::path());
-    let execute = |call: &Call<'_>| match call.unit().id.as_str() {
+    let (begins, begun) = crossbeam_channel::bounded(1);
+    let execute = move |call: &Call<'_>| match call.unit().id.as_str() {
         "in back-off" => Err(ExecuteError::retry("not yet")),
         "done" => Ok(WorkResult::empty()),
         _ => {
-            say("executing");
+            begins.send(()).unwrap();
             call.cancel_token().wait_timeout(HOUR);
             say(format_args!("asked {:?}", call.cancel_reason().unwrap()));
             Err(ExecuteError::retry("stopped, as asked"))
@@ -79,6 +80,7 @@ fn hold() {
     let later = chrono::Utc::now() + HOUR;
     handles.push(pool.enqueue(NewUnit::new("dated").not_before(later), "go").unwrap());
     repository.queue_unit(job, &NewUnit::new("for anybody").prompt("go")).unwrap();
+    begun.recv().unwrap();
     say("ready");
     std::thread::scope(|threads| {
         for handle in &handles {
@@ -99,9 +101,8 @@ fn another_process_cancels_units_in_every_state_and_their_pool_tells_within_a_he
     let folder = support::folder();
     let path = folder.path().join("cancels.db");
     let mut holder = Role::new("pool_cancel::child", "holds", &path).start();
-    for line in ["callback done COMPLETED", "executing", "ready"] {
-        holder.wait_for(line);
-    }
+    holder.wait_for("callback done COMPLETED");
+    holder.wait_for("ready");
     let (repository, job) = open(&path);
     let cancel = |id: &str| repository.cancel(job, id, &By::whom("another process")).unwrap();
     let rows = || repository.journal(0, PAGE_LIMIT).unwrap().items.len();
