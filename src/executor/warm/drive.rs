@@ -314,7 +314,7 @@ impl<'a, D: Dialect> Drive<'a, D> {
         };
         self.tell_last_state();
         let (has_left, is_for_another) = (self.has_left(&ended), self.is_for_another(&ended));
-        let may_go_on = self.may_go_on();
+        let (may_go_on, is_answered) = (self.may_go_on(), self.over.is_some());
         let Drive { mut held, query, call, leash, .. } = self;
         let written = query.written_files();
         let concluded = query.conclude(end, &mut held.process_mut().memory, call);
@@ -327,6 +327,7 @@ impl<'a, D: Dialect> Drive<'a, D> {
             Ended::Over(Afterwards::HeardOut) => held.was_heard_out(change),
             Ended::Limit(Reason::Cancelled(_)) => held.was_killed(),
             Ended::Lost if has_left => held.has_left(),
+            Ended::Lost if is_answered && held.process().ended_well() => held.has_left_after(change),
             Ended::Lost => held.crashed(&held.process().obituary("")),
             Ended::Limit(_) => held.crashed("it said nothing for too long"),
             Ended::Broken(reason) | Ended::NotTaken(reason) => held.crashed(&reason),

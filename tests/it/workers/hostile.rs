@@ -301,6 +301,21 @@ fn after_a_cancel_only_one_that_says_so_goes_on() {
 }
 
 #[test]
+fn one_that_stops_and_ends_in_order_has_not_crashed() {
+    let world = World::new();
+    // It has as long as it takes until its end is known.
+    let workers = world.workers("stops and ends in order", world.keep(1).cancel_grace(LONG));
+    let pool = world.builder(workers).0.kill_grace(4 * LONG).up();
+    let unit = pool.enqueue(NewUnit::new("a"), "go").unwrap();
+    world.wait_for("query:streaming 1");
+    pool.cancel("a", By::whom("test")).unwrap();
+    assert_eq!(unit.wait_timeout(LONG).unwrap().status, UnitStatus::Cancelled);
+    pool.stop(Stop::Drain).unwrap();
+    assert_eq!(world.events(), ["query:cancelled 1: 1.1", "worker:ended 1"]);
+    world.assert_clean();
+}
+
+#[test]
 fn what_a_worker_still_says_of_a_cancelled_query_is_not_taken_for_the_next() {
     let world = World::new();
     let (pool, _processes) = world.pool("says late what it was asked before", world.keep(1));

@@ -342,6 +342,12 @@ fn by_hand(role: &str) {
             hand.hear("shutdown");
             hand.tell(&json!({ "type": "shutdown_ack" }));
         }
+        "stops and ends in order" => {
+            let id = hand.query();
+            hand.message(&id, "at work");
+            hand.hear("cancel");
+            hand.tell(&json!({ "type": "error", "requestId": id, "error": "stopped" }));
+        }
         "says late what it was asked before" => {
             let first = hand.query();
             hand.message(&first, "at work");
