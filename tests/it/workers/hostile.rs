@@ -198,6 +198,13 @@ fn one_that_hangs_up_in_the_middle_of_a_message_keeps_what_was_whole() {
 }
 
 #[test]
+fn one_that_ends_in_the_middle_of_its_answer_is_told_by_its_end() {
+    let (unit, events, _world) = end_of("ends in the middle of its answer", |keep| keep);
+    assert!(failure(&unit).1.contains("ended with exit code 9 before it had answered"), "{:?}", failure(&unit));
+    assert!(of_workers(&events)[3].starts_with("worker:crashed 1: it ended with exit code 9"), "{events:?}");
+}
+
+#[test]
 fn garbage_costs_no_answer_but_the_worker() {
     for role in ["garbage", "speaks of another request", "too long", "too long a message"] {
         let (unit, events, _world) = end_of(role, |keep| keep);
@@ -216,6 +223,10 @@ fn nothing_but_garbage_or_the_answer_to_another_request_ends_the_worker() {
     for (role, reason) in [
         ("nothing but garbage", "a line is no JSON object with a type"),
         ("an answer that makes no sense", "a message of type `complete` is malformed: missing field `result`"),
+        (
+            "half a character in its answer",
+            "a message of type `complete` is malformed: unexpected end of hex escape at line 1 column 64",
+        ),
         ("another request", "it speaks of a request `another` that it never got"),
         ("too long an answer", "it says 10485835 bytes at once"),
     ] {

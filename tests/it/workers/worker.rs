@@ -245,6 +245,18 @@ fn by_hand(role: &str) {
             hand.tell(&json!({ "type": "complete", "requestId": id }));
             hand.hear_out();
         }
+        "half a character in its answer" => {
+            let id = hand.query();
+            hand.say(&format!(
+                "{{\"type\":\"complete\",\"requestId\":\"{id}\",\"result\":{{\"output\":\"\\ud83d\"}}}}\n"
+            ));
+            hand.hear_out();
+        }
+        "ends in the middle of its answer" => {
+            let id = hand.query();
+            hand.say(&format!("{{\"type\":\"complete\",\"requestId\":\"{id}\",\"result\":{{\"outp"));
+            exit(9);
+        }
         "nothing but garbage" => {
             hand.query();
             loop {
