@@ -108,7 +108,7 @@ impl<'a, D: Dialect> Drive<'a, D> {
         call.child_started(process.process.clone());
         // The process has begun when the reaper hears of it: what waits for the answer is the way there.
         process.say(&words);
-        let (is_unheard, said_ever) = (process.has_missed, process.said_ever);
+        let (is_unheard, said_ever) = (process.has_missed || process.has_hung_up(), process.said_ever);
         let leash = Leash::new(process.line(), call.time_left().saturating_add(call.grace() + BEYOND_THE_CALL));
         Ok(Drive {
             held,

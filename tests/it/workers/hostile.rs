@@ -408,6 +408,13 @@ fn one_that_has_just_ended_costs_the_next_unit_no_attempt() {
     world.assert_clean();
 }
 
+#[test]
+fn one_that_ends_in_order_as_soon_as_it_is_ready_has_not_crashed() {
+    let (unit, events, _world) = end_of("ready and gone", |keep| keep);
+    assert_eq!(failure(&unit).0, "worker_crashed", "the next one would be as new");
+    assert_eq!(events[2..], ["worker:busy 1: 1.1", "query:rejected 1: 1.1", "worker:ended 1"]);
+}
+
 /// The end of the second unit that a worker of this role gets, and what was told from then on.
 fn second_of(role: &str) -> (WorkUnit, Vec<String>) {
     let world = World::new();

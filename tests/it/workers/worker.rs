@@ -208,6 +208,7 @@ fn by_hand(role: &str) {
     let mut hand = Hand::connect();
     match role {
         "never ready" => for_ever(),
+        "ready and gone" => hand.tell(&json!({ "type": "ready" })),
         "hangs up before it is ready" => {
             drop(hand);
             for_ever();
