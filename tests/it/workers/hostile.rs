@@ -66,6 +66,7 @@ fn one_that_does_not_come_up_is_a_crash_before_it_was_ready() {
         ("never connects", short, "it did not say within 300ms that it is ready"),
         ("never ready", short, "it did not say within 300ms that it is ready"),
         ("hangs up before it is ready", 10 * LONG, "it hung up before it was ready"),
+        ("garbage before it is ready", 10 * LONG, "a line is no JSON object with a type"),
         ("ends at once", 10 * LONG, "it ended with exit code 3 before it was ready: "),
     ] {
         let (unit, events, _world) = end_of(role, |keep| keep.ready_timeout(limit));
@@ -238,15 +239,30 @@ fn nothing_but_garbage_or_the_answer_to_another_request_ends_the_worker() {
 
 #[test]
 fn one_that_floods_while_it_waits_is_ended() {
-    for role in ["floods when idle", "chatters when idle"] {
+    for role in ["floods when idle", "chatters when idle", "says without end that it is well"] {
         let world = World::new();
-        let (pool, processes) = world.pool(role, world.keep(1).shutdown_grace(Duration::from_millis(100)));
+        // By what it says, and not because it does not hear that it is asked whether it is well.
+        let keep = world.keep(1).shutdown_grace(Duration::from_millis(100)).health_interval(10 * LONG);
+        let (pool, processes) = world.pool(role, keep);
         assert_eq!(ask(&pool, "a", "go").output.as_deref(), Some("done"), "{role}");
         // It may have begun before its answer was taken in; then it is told to end, which it does not hear.
         until("its place is free", || processes.list().is_empty());
         pool.stop(Stop::Drain).unwrap();
         world.assert_clean();
     }
+}
+
+#[test]
+fn one_that_speaks_of_what_it_never_got_while_it_waits_is_ended() {
+    let world = World::new();
+    let keep = world.keep(1).health_interval(Duration::from_millis(50)).health_timeout(10 * LONG);
+    let (pool, processes) = world.pool("speaks of another request when idle", keep);
+    ask(&pool, "a", "go");
+    let crashed = world.wait_for("worker:crashed");
+    assert_eq!(crashed, "worker:crashed 1: it speaks of a request `another` that it never got");
+    until("its place is free", || processes.list().is_empty());
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
 }
 
 /// 002-F14.
@@ -381,6 +397,13 @@ fn one_that_talks_all_the_time_is_asked_whether_it_is_well_too() {
     let (unit, events, _world) = end_of("talks until it is asked whether it is well", keep);
     assert_eq!(unit.output.as_deref(), Some("done"), "{:?}", unit.failure);
     assert!(events.contains(&"worker:healthy 1".to_owned()), "{events:?}");
+}
+
+#[test]
+fn whoever_speaks_of_its_query_lives() {
+    let keep = |keep: Keep| keep.health_interval(Duration::from_millis(50));
+    let (unit, _events, _world) = end_of("talks instead of saying that it is well", keep);
+    assert_eq!(unit.output.as_deref(), Some("done"), "{:?}", unit.failure);
 }
 
 #[test]

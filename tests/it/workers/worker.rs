@@ -209,6 +209,10 @@ fn by_hand(role: &str) {
     match role {
         "never ready" => for_ever(),
         "ready and gone" => hand.tell(&json!({ "type": "ready" })),
+        "garbage before it is ready" => {
+            hand.say("this is no message\n{\"type\":\"ready\"}\n");
+            for_ever();
+        }
         "hangs up before it is ready" => {
             drop(hand);
             for_ever();
@@ -276,6 +280,16 @@ fn by_hand(role: &str) {
             hand.complete(&id);
             hand.hear_out();
         }
+        "speaks of another request when idle" => {
+            let id = hand.query();
+            hand.complete(&id);
+            // The second time it is asked by whoever has heard its answer.
+            hand.hear("health_check");
+            hand.is_well();
+            hand.hear("health_check");
+            hand.message("another", "whose?");
+            for_ever();
+        }
         "too long" => {
             let id = hand.query();
             hand.say(&format!("{}\n", "x".repeat(ipc::MESSAGE_LIMIT_BYTES + 1)));
@@ -326,6 +340,13 @@ fn by_hand(role: &str) {
             hand.complete(&id);
             loop {
                 hand.say("{\"type\":\"tomorrow\"}\n\n");
+            }
+        }
+        "says without end that it is well" => {
+            let id = hand.query();
+            hand.complete(&id);
+            loop {
+                hand.is_well();
             }
         }
         "ignores shutdown" => {
@@ -414,6 +435,18 @@ fn by_hand(role: &str) {
                 }
             }
             hand.is_well();
+            hand.complete(&id);
+            hand.hear_out();
+        }
+        "talks instead of saying that it is well" => {
+            let id = hand.query();
+            // Whoever asks again has taken what it said for an answer.
+            let mut asked = 0;
+            while asked < 3 {
+                hand.message(&id, "and so on");
+                std::thread::park_timeout(Duration::from_millis(5));
+                asked += u32::from(hand.has_heard("health_check"));
+            }
             hand.complete(&id);
             hand.hear_out();
         }
