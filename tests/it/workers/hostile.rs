@@ -253,16 +253,20 @@ fn one_that_floods_while_it_waits_is_ended() {
 }
 
 #[test]
-fn one_that_speaks_of_what_it_never_got_while_it_waits_is_ended() {
-    let world = World::new();
-    let keep = world.keep(1).health_interval(Duration::from_millis(50)).health_timeout(10 * LONG);
-    let (pool, processes) = world.pool("speaks of another request when idle", keep);
-    ask(&pool, "a", "go");
-    let crashed = world.wait_for("worker:crashed");
-    assert_eq!(crashed, "worker:crashed 1: it speaks of a request `another` that it never got");
-    until("its place is free", || processes.list().is_empty());
-    pool.stop(Stop::Drain).unwrap();
-    world.assert_clean();
+fn one_that_says_what_it_must_not_while_it_waits_is_ended() {
+    for (role, reason) in [
+        ("speaks of another request when idle", "it speaks of a request `another` that it never got"),
+        ("says that it ends when idle", "it says that it ends, though nobody told it to"),
+    ] {
+        let world = World::new();
+        let keep = world.keep(1).health_interval(Duration::from_millis(50)).health_timeout(10 * LONG);
+        let (pool, processes) = world.pool(role, keep);
+        ask(&pool, "a", "go");
+        assert_eq!(world.wait_for("worker:crashed"), format!("worker:crashed 1: {reason}"));
+        until("its place is free", || processes.list().is_empty());
+        pool.stop(Stop::Drain).unwrap();
+        world.assert_clean();
+    }
 }
 
 /// 002-F14.
@@ -440,9 +444,14 @@ fn one_that_ends_in_order_as_soon_as_it_is_ready_has_not_crashed() {
 
 /// The end of the second unit that a worker of this role gets, and what was told from then on.
 fn second_of(role: &str) -> (WorkUnit, Vec<String>) {
-    let world = World::new();
     // Whatever ends it is found out at once, and not when it is asked whether it is well.
-    let (pool, _processes) = world.pool(role, world.keep(1).health_interval(10 * LONG));
+    second_asked_every(10 * LONG, role)
+}
+
+/// The same of one that is asked so often whether it is well.
+fn second_asked_every(health_interval: Duration, role: &str) -> (WorkUnit, Vec<String>) {
+    let world = World::new();
+    let (pool, _processes) = world.pool(role, world.keep(1).health_interval(health_interval));
     ask(&pool, "a", "go");
     world.wait_for("worker:idle 1");
     let unit = pool.enqueue(NewUnit::new("b").max_retries(0), "go").unwrap().wait_timeout(LONG).unwrap();
@@ -477,6 +486,14 @@ fn one_that_ends_with_its_query_unanswered_has_crashed_and_that_counts() {
         assert_eq!(failure(&unit).0, "worker_crashed", "{role}");
         assert!(events[2].starts_with(&format!("worker:crashed 1: {end}")), "{role}: {events:?}");
     }
+}
+
+#[test]
+fn one_that_has_read_its_query_has_got_it_whatever_else_it_has_not_read() {
+    let role = "ends in order with a question that it has not read";
+    let (unit, events) = second_asked_every(Duration::from_millis(500), role);
+    assert_eq!((unit.status, unit.attempt_count), (UnitStatus::Failed, 1));
+    assert!(events.iter().any(|event| event.starts_with("worker:crashed 1: it ended with exit code 0")), "{events:?}");
 }
 
 /// 002-F21.

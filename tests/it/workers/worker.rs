@@ -1,6 +1,6 @@
 //! What workers do: as they should, served by the library, or as they should not, by hand.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::exit;
 use std::time::Duration;
@@ -160,6 +160,17 @@ impl Hand {
         poll(&mut asked, None).unwrap();
     }
 
+    /// The next line, and nothing of what is behind it.
+    fn line_and_no_more(&mut self) -> String {
+        let mut line = vec![0];
+        while line.last() != Some(&b'\n') {
+            line.push(0);
+            let last = line.len() - 1;
+            self.stream.read_exact(&mut line[last..]).unwrap();
+        }
+        String::from_utf8(line).unwrap()
+    }
+
     fn message(&mut self, id: &str, text: &str) {
         self.tell(&json!({ "type": "message", "requestId": id, "content": { "type": "text", "text": text } }));
     }
@@ -280,14 +291,17 @@ fn by_hand(role: &str) {
             hand.complete(&id);
             hand.hear_out();
         }
-        "speaks of another request when idle" => {
+        "speaks of another request when idle" | "says that it ends when idle" => {
             let id = hand.query();
             hand.complete(&id);
             // The second time it is asked by whoever has heard its answer.
             hand.hear("health_check");
             hand.is_well();
             hand.hear("health_check");
-            hand.message("another", "whose?");
+            match role {
+                "says that it ends when idle" => hand.tell(&json!({ "type": "shutdown_ack" })),
+                _ => hand.message("another", "whose?"),
+            }
             for_ever();
         }
         "too long" => {
@@ -485,6 +499,14 @@ fn by_hand(role: &str) {
         "ends in order before its second query" => {
             let id = hand.query();
             hand.complete(&id);
+            hand.is_asked();
+        }
+        "ends in order with a question that it has not read" => {
+            let id = hand.query();
+            hand.complete(&id);
+            while !hand.line_and_no_more().contains("\"type\":\"query\"") {
+                hand.is_well();
+            }
             hand.is_asked();
         }
         "ends badly before its second query" => {
