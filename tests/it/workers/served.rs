@@ -94,6 +94,7 @@ fn a_graceful_shutdown_waits_for_the_query_in_hand_and_another_does_not() {
     let mut at_once = parent(&world);
     at_once.ask("1.1", "hang");
     assert_eq!(at_once.hear(), taken("1.1"));
+    assert!(matches!(at_once.hear(), Some(WorkerMessage::Message { .. })), "it says nothing more");
     at_once.tell(&json!({ "type": "shutdown", "graceful": false }));
     assert_eq!(at_once.hear_end(), Some(WorkerMessage::ShutdownAck));
     at_once.see_it_end();
