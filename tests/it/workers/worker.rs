@@ -100,6 +100,10 @@ pub(super) fn good(call: &Call<'_>) -> Result<WorkResult, ExecuteError> {
                 std::thread::park();
             }
         }
+        "shout" => {
+            call.message(Message::assistant("x".repeat(rest.parse().unwrap())));
+            Ok(WorkResult::text("said"))
+        }
         "flood" => {
             let line = "x".repeat(1_000);
             (0..rest.parse().unwrap()).for_each(|_| call.message(Message::assistant(line.as_str())));
@@ -389,6 +393,14 @@ fn by_hand(role: &str) {
             hand.tell(&json!({ "type": "error", "requestId": id, "error": "stopped" }));
             hand.hear("shutdown");
             hand.tell(&json!({ "type": "shutdown_ack" }));
+        }
+        "takes its query when it is to stop" => {
+            let id = hand.query();
+            hand.hear("cancel");
+            hand.tell(&json!({ "type": "session", "requestId": id }));
+            hand.tell(&json!({ "type": "error", "requestId": id, "error": "stopped" }));
+            hand.tell(&json!({ "type": "ready" }));
+            hand.hear_out();
         }
         "stops and ends in order" => {
             let id = hand.query();

@@ -243,6 +243,20 @@ fn a_place_goes_to_whom_it_was_promised() {
 }
 
 #[test]
+fn of_two_that_are_idle_the_one_that_was_used_last_is_asked() {
+    let crew = two_idle();
+    let ticket = wait(&crew);
+    assert!(matches!(crew.take_grant(ticket), Some(Grant::Process(process)) if process.number == 2));
+}
+
+#[test]
+fn only_who_was_promised_nothing_waits_in_line() {
+    let crew = two_idle();
+    let waits = ["ada", "bob", "eve"].map(|session| crew.stand_in_line(&key(session), None, &Arc::default()).1);
+    assert_eq!(waits, [false, false, true]);
+}
+
+#[test]
 fn who_needs_a_place_is_passed_by_so_often_and_no_more() {
     let crew = unkept(1);
     let first = wait(&crew);
