@@ -239,7 +239,7 @@ fn if_known<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<
 pub enum BadMessage {
     /// It is no JSON object with a type.
     NotAMessage,
-    /// It is of a known type, but not as it should be.
+    /// It says that it is of a known type, but is not as it should be.
     Malformed {
         /// The type.
         message_type: String,
@@ -305,13 +305,23 @@ fn to_line(message: &impl Serialize) -> Vec<u8> {
 }
 
 fn from_line<T: for<'de> Deserialize<'de>>(line: &[u8], known: &[&str]) -> Result<Option<T>, BadMessage> {
-    let value: Value = serde_json::from_slice(line).map_err(|_| BadMessage::NotAMessage)?;
+    let value: Value = serde_json::from_slice(line).map_err(|source| unreadable(line, source, known))?;
     let message_type = value.get("type").and_then(Value::as_str).ok_or(BadMessage::NotAMessage)?;
     if !known.contains(&message_type) {
         return Ok(None);
     }
     let message_type = message_type.to_owned();
     serde_json::from_value(value).map(Some).map_err(|source| BadMessage::Malformed { message_type, source })
+}
+
+/// What a line is that is no JSON. It may say of which type it was to be; of one that was cut off nobody knows what it would have become.
+fn unreadable(line: &[u8], source: serde_json::Error, known: &[&str]) -> BadMessage {
+    match type_in(line) {
+        Ok(Some(message_type)) if known.contains(&message_type.as_str()) && !source.is_eof() => {
+            BadMessage::Malformed { message_type, source }
+        }
+        _ => BadMessage::NotAMessage,
+    }
 }
 
 /// The type of a message of which only the beginning is there; `None` if it comes later. An error if it is no message, however it goes on.
@@ -470,10 +480,15 @@ mod tests {
 
     #[test]
     fn what_is_no_message_is_told_apart_from_what_is_not_known() {
-        for garbage in ["", "{", "[]", "7", "null", "{}", r#"{"type":7}"#, "\u{feff}{}", r#"{"type":"ready""#] {
+        for garbage in ["", "{", "[]", "7", "null", "{}", r#"{"type":7}"#, "\u{feff}{}", r#"{"type":"ready""#, "NaN"] {
             assert!(matches!(WorkerMessage::from_line(garbage.as_bytes()), Err(BadMessage::NotAMessage)), "{garbage}");
         }
-        for malformed in [r#"{"type":"complete"}"#, r#"{"type":"error","requestId":7,"error":"x"}"#] {
+        for malformed in [
+            r#"{"type":"complete"}"#,
+            r#"{"type":"error","requestId":7,"error":"x"}"#,
+            r#"{"type":"complete","requestId":"1.1","result":NaN}"#,
+            r#"{"requestId":"1.1","result":"\ud83d","type":"complete"}"#,
+        ] {
             let error = WorkerMessage::from_line(malformed.as_bytes()).unwrap_err();
             assert!(matches!(error, BadMessage::Malformed { .. }), "{malformed}");
         }

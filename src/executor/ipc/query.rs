@@ -237,3 +237,16 @@ impl Query<Option<String>> for WorkerQuery {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_the_same_worker_had_before_is_earlier() {
+        let query = WorkerQuery::new("worker".to_owned(), "3.3".to_owned());
+        let is_earlier =
+            ["3.1", "3.2", "3.0", "3.3", "3.4", "2.1", "33.1", "3", "3.x", ""].map(|id| query.is_earlier(id));
+        assert_eq!(is_earlier, [true, true, false, false, false, false, false, false, false, false]);
+    }
+}

@@ -145,7 +145,8 @@ impl SocketDirectory {
         if let Some(problem) = problem {
             return Err(SocketError::UnsafeDirectory { path: path.to_owned(), problem });
         }
-        let directory = SocketDirectory(path.to_owned());
+        // A worker may run elsewhere, and has to find it from there.
+        let directory = SocketDirectory(std::path::absolute(path).map_err(system)?);
         directory.remove_stale();
         Ok(directory)
     }
@@ -391,6 +392,17 @@ mod tests {
         assert_eq!(left.map(|path| path.exists()), [false, true, true]);
         assert!(living.path().exists());
         assert!(living.accept().unwrap().is_none(), "whoever looks does not knock");
+    }
+
+    /// A worker may run elsewhere than its parent.
+    #[test]
+    fn where_a_worker_connects_is_told_from_the_root() {
+        let folder = tempfile::tempdir().unwrap();
+        let up = std::env::current_dir().unwrap().components().skip(1).map(|_| "..").collect::<PathBuf>();
+        let path = up.join(folder.path().strip_prefix("/").unwrap()).join("s");
+        let door = SocketDirectory::open(&path).unwrap().door("1").unwrap();
+        assert!(folder.path().join("s/1.sock").exists());
+        assert!(door.path().is_absolute(), "{}", door.path().display());
     }
 
     #[test]

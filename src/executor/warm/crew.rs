@@ -299,10 +299,9 @@ impl<D: Dialect> Crew<D> {
         let Some(member) = state.members.get_mut(&process.number) else { return };
         member.face.see(&process);
         member.face.active_request_id = None;
-        let is_to_end = member.is_to_end || matches!(state.phase, Phase::Closed | Phase::Over);
         let shut_down = |why| Some(Leave::ShutDown { why, grace: self.keep.shutdown_grace });
         let leaves = match fate {
-            Fate::Idle if !is_to_end => None,
+            Fate::Idle if !member.is_to_end => None,
             Fate::Idle => shut_down(Why::Stopped),
             Fate::ShutDown(why) => shut_down(why),
             Fate::Dead => Some(Leave::Kill),

@@ -108,7 +108,7 @@ impl<'a, D: Dialect> Drive<'a, D> {
         call.child_started(process.process.clone());
         // The process has begun when the reaper hears of it: what waits for the answer is the way there.
         process.say(&words);
-        let (is_unheard, said_ever) = (process.has_missed, process.said_ever);
+        let (is_unheard, said_ever) = (process.has_missed || process.has_hung_up(), process.said_ever);
         let leash = Leash::new(process.line(), call.time_left().saturating_add(call.grace() + BEYOND_THE_CALL));
         Ok(Drive {
             held,
@@ -314,7 +314,7 @@ impl<'a, D: Dialect> Drive<'a, D> {
         };
         self.tell_last_state();
         let (has_left, is_for_another) = (self.has_left(&ended), self.is_for_another(&ended));
-        let may_go_on = self.may_go_on();
+        let (may_go_on, is_answered) = (self.may_go_on(), self.over.is_some());
         let Drive { mut held, query, call, leash, .. } = self;
         let written = query.written_files();
         let concluded = query.conclude(end, &mut held.process_mut().memory, call);
@@ -327,6 +327,7 @@ impl<'a, D: Dialect> Drive<'a, D> {
             Ended::Over(Afterwards::HeardOut) => held.was_heard_out(change),
             Ended::Limit(Reason::Cancelled(_)) => held.was_killed(),
             Ended::Lost if has_left => held.has_left(),
+            Ended::Lost if is_answered && held.process().ended_well() => held.has_left_after(change),
             Ended::Lost => held.crashed(&held.process().obituary("")),
             Ended::Limit(_) => held.crashed("it said nothing for too long"),
             Ended::Broken(reason) | Ended::NotTaken(reason) => held.crashed(&reason),

@@ -116,6 +116,12 @@ impl<D: Dialect> Held<D> {
         Fate::Dead
     }
 
+    /// The same, once its query was over.
+    pub(super) fn has_left_after(&mut self, change: ProcessChange) -> Fate {
+        self.process_mut().change(change);
+        self.has_left()
+    }
+
     pub(super) fn crashed(&mut self, reason: &str) -> Fate {
         let crew = Arc::clone(&self.crew);
         crash(&crew, self.process_mut(), reason);

@@ -34,3 +34,25 @@ impl Leash {
         self.line.may_live(limit);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn once_it_is_loose_nothing_shortens_it() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let leash = Leash::new(TreeLine::new(ours), Duration::from_secs(9));
+        leash.shorten(Duration::from_secs(1));
+        leash.loosen(Duration::from_secs(60));
+        leash.shorten(Duration::from_secs(1));
+        drop(leash);
+        let mut told = Vec::new();
+        theirs.read_to_end(&mut told).unwrap();
+        let told: Vec<_> = told.chunks(8).map(|order| i64::from_ne_bytes(order.try_into().unwrap())).collect();
+        assert_eq!(told, [9_000, 1_000, 60_000]);
+    }
+}

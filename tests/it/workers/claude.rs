@@ -330,7 +330,8 @@ fn one_that_hangs_or_dies_or_says_more_than_it_was_asked_is_replaced() {
         }
         assert_eq!(unit.wait_timeout(LONG).unwrap().status, status, "{prompt}");
         let unit = ask(&pool, "b", "hello");
-        assert_eq!(unit.output.as_deref(), Some("hello, 1 heard"), "{prompt}: not what was said before");
+        let (output, attempts) = (unit.output.as_deref(), unit.attempt_count);
+        assert_eq!((output, attempts), (Some("hello, 1 heard"), 1), "{prompt}: not what was said before");
         pool.stop(Stop::Drain).unwrap();
         assert_eq!(starts(&world), 2, "{prompt}: {:?}", world.events());
         world.assert_clean();

@@ -435,3 +435,75 @@ fn a_prompt_of_ten_mebibytes_arrives_as_it_is() {
     pool.stop(Stop::Drain).unwrap();
     world.assert_clean();
 }
+
+#[test]
+fn a_message_that_is_too_long_is_told_and_costs_nobody_anything() {
+    let world = World::new();
+    let (pool, processes) = world.pool("good", world.keep(1));
+    assert_eq!(ask(&pool, "a", "shout 11000000").output.as_deref(), Some("said"));
+    let messages = world.messages(&world.attempts("a")[0]);
+    assert!(messages[0].text().starts_with("a message is too long"), "{}", messages[0].text());
+    assert_eq!(ask(&pool, "b", "echo hi").output.as_deref(), Some("hi"));
+    assert_eq!(processes.list()[0].number, 1, "by the same worker all the time");
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
+
+#[test]
+fn what_was_said_for_a_query_is_not_said_unasked() {
+    let world = World::new();
+    // Whoever has said too much unasked is found out when it is looked at.
+    let keep = world.keep(1).health_interval(10 * LONG).inactivity_limit(Duration::from_millis(50));
+    let (pool, _processes) = world.pool("good", keep);
+    assert_eq!(ask(&pool, "a", "shout 2000000").output.as_deref(), Some("said"));
+    world.wait_for("worker:idle 1");
+    assert_eq!(world.wait_for("worker:"), "worker:shutting_down 1: nobody has used it for too long");
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
+
+#[test]
+fn who_waits_for_a_process_can_be_cancelled() {
+    let world = World::new();
+    let (builder, _processes) = world.builder(world.workers("good", world.keep(1)));
+    // It stops by itself, and not because its pool waits for it no longer.
+    let pool = builder.max_workers(2).kill_grace(4 * LONG).up();
+    let busy = pool.enqueue(NewUnit::new("1").affinity_key("ada"), "wait").unwrap();
+    world.wait_for("query:streaming 1");
+    let waits = pool.enqueue(NewUnit::new("2").affinity_key("bob"), "pid").unwrap();
+    world.wait_for("query:queued");
+    pool.cancel("2", By::whom("test")).unwrap();
+    assert_eq!(waits.wait_timeout(LONG).unwrap().status, UnitStatus::Cancelled);
+    pool.cancel("1", By::whom("test")).unwrap();
+    assert_eq!(busy.wait_timeout(LONG).unwrap().status, UnitStatus::Cancelled);
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
+
+#[test]
+fn a_query_that_would_be_too_long_is_never_sent() {
+    let world = World::new();
+    let (pool, _processes) = world.pool("good", world.keep(1));
+    // Each of these takes six bytes on the way.
+    let unit = ask(&pool, "a", &"\u{1}".repeat(11 << 20));
+    assert_eq!(unit.failure.unwrap().kind.as_str(), "invalid_request");
+    assert_eq!(ask(&pool, "b", "echo hi").output.as_deref(), Some("hi"));
+    pool.stop(Stop::Drain).unwrap();
+    assert!(!world.events().iter().any(|event| event.contains("crashed")));
+    world.assert_clean();
+}
+
+/// 002-F20, F24.
+#[test]
+fn a_query_that_is_taken_only_when_it_is_to_stop_is_cancelled() {
+    let world = World::new();
+    let workers = world.workers("takes its query when it is to stop", world.keep(1).cancel_grace(LONG));
+    let pool = world.builder(workers).0.kill_grace(4 * LONG).up();
+    let unit = pool.enqueue(NewUnit::new("a"), "go").unwrap();
+    world.wait_for("worker:busy 1");
+    pool.cancel("a", By::whom("test")).unwrap();
+    assert_eq!(unit.wait_timeout(LONG).unwrap().status, UnitStatus::Cancelled);
+    pool.stop(Stop::Drain).unwrap();
+    assert_eq!(states(&world.events(), "1.1"), ["cancelled"]);
+    world.assert_clean();
+}

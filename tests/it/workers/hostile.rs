@@ -66,6 +66,7 @@ fn one_that_does_not_come_up_is_a_crash_before_it_was_ready() {
         ("never connects", short, "it did not say within 300ms that it is ready"),
         ("never ready", short, "it did not say within 300ms that it is ready"),
         ("hangs up before it is ready", 10 * LONG, "it hung up before it was ready"),
+        ("garbage before it is ready", 10 * LONG, "a line is no JSON object with a type"),
         ("ends at once", 10 * LONG, "it ended with exit code 3 before it was ready: "),
     ] {
         let (unit, events, _world) = end_of(role, |keep| keep.ready_timeout(limit));
@@ -198,6 +199,13 @@ fn one_that_hangs_up_in_the_middle_of_a_message_keeps_what_was_whole() {
 }
 
 #[test]
+fn one_that_ends_in_the_middle_of_its_answer_is_told_by_its_end() {
+    let (unit, events, _world) = end_of("ends in the middle of its answer", |keep| keep);
+    assert!(failure(&unit).1.contains("ended with exit code 9 before it had answered"), "{:?}", failure(&unit));
+    assert!(of_workers(&events)[3].starts_with("worker:crashed 1: it ended with exit code 9"), "{events:?}");
+}
+
+#[test]
 fn garbage_costs_no_answer_but_the_worker() {
     for role in ["garbage", "speaks of another request", "too long", "too long a message"] {
         let (unit, events, _world) = end_of(role, |keep| keep);
@@ -216,6 +224,10 @@ fn nothing_but_garbage_or_the_answer_to_another_request_ends_the_worker() {
     for (role, reason) in [
         ("nothing but garbage", "a line is no JSON object with a type"),
         ("an answer that makes no sense", "a message of type `complete` is malformed: missing field `result`"),
+        (
+            "half a character in its answer",
+            "a message of type `complete` is malformed: unexpected end of hex escape at line 1 column 64",
+        ),
         ("another request", "it speaks of a request `another` that it never got"),
         ("too long an answer", "it says 10485835 bytes at once"),
     ] {
@@ -227,11 +239,30 @@ fn nothing_but_garbage_or_the_answer_to_another_request_ends_the_worker() {
 
 #[test]
 fn one_that_floods_while_it_waits_is_ended() {
-    for role in ["floods when idle", "chatters when idle"] {
+    for role in ["floods when idle", "chatters when idle", "says without end that it is well"] {
         let world = World::new();
-        let (pool, processes) = world.pool(role, world.keep(1).shutdown_grace(Duration::from_millis(100)));
+        // By what it says, and not because it does not hear that it is asked whether it is well.
+        let keep = world.keep(1).shutdown_grace(Duration::from_millis(100)).health_interval(10 * LONG);
+        let (pool, processes) = world.pool(role, keep);
         assert_eq!(ask(&pool, "a", "go").output.as_deref(), Some("done"), "{role}");
         // It may have begun before its answer was taken in; then it is told to end, which it does not hear.
+        until("its place is free", || processes.list().is_empty());
+        pool.stop(Stop::Drain).unwrap();
+        world.assert_clean();
+    }
+}
+
+#[test]
+fn one_that_says_what_it_must_not_while_it_waits_is_ended() {
+    for (role, reason) in [
+        ("speaks of another request when idle", "it speaks of a request `another` that it never got"),
+        ("says that it ends when idle", "it says that it ends, though nobody told it to"),
+    ] {
+        let world = World::new();
+        let keep = world.keep(1).health_interval(Duration::from_millis(50)).health_timeout(10 * LONG);
+        let (pool, processes) = world.pool(role, keep);
+        ask(&pool, "a", "go");
+        assert_eq!(world.wait_for("worker:crashed"), format!("worker:crashed 1: {reason}"));
         until("its place is free", || processes.list().is_empty());
         pool.stop(Stop::Drain).unwrap();
         world.assert_clean();
@@ -301,6 +332,21 @@ fn after_a_cancel_only_one_that_says_so_goes_on() {
 }
 
 #[test]
+fn one_that_stops_and_ends_in_order_has_not_crashed() {
+    let world = World::new();
+    // It has as long as it takes until its end is known.
+    let workers = world.workers("stops and ends in order", world.keep(1).cancel_grace(LONG));
+    let pool = world.builder(workers).0.kill_grace(4 * LONG).up();
+    let unit = pool.enqueue(NewUnit::new("a"), "go").unwrap();
+    world.wait_for("query:streaming 1");
+    pool.cancel("a", By::whom("test")).unwrap();
+    assert_eq!(unit.wait_timeout(LONG).unwrap().status, UnitStatus::Cancelled);
+    pool.stop(Stop::Drain).unwrap();
+    assert_eq!(world.events(), ["query:cancelled 1: 1.1", "worker:ended 1"]);
+    world.assert_clean();
+}
+
+#[test]
 fn what_a_worker_still_says_of_a_cancelled_query_is_not_taken_for_the_next() {
     let world = World::new();
     let (pool, _processes) = world.pool("says late what it was asked before", world.keep(1));
@@ -358,6 +404,13 @@ fn one_that_talks_all_the_time_is_asked_whether_it_is_well_too() {
 }
 
 #[test]
+fn whoever_speaks_of_its_query_lives() {
+    let keep = |keep: Keep| keep.health_interval(Duration::from_millis(50));
+    let (unit, _events, _world) = end_of("talks instead of saying that it is well", keep);
+    assert_eq!(unit.output.as_deref(), Some("done"), "{:?}", unit.failure);
+}
+
+#[test]
 fn to_say_that_it_is_well_when_asked_is_never_too_much() {
     let world = World::new();
     let (pool, processes) = world.pool("is well at length", world.keep(1).health_interval(Duration::from_millis(1)));
@@ -382,11 +435,23 @@ fn one_that_has_just_ended_costs_the_next_unit_no_attempt() {
     world.assert_clean();
 }
 
+#[test]
+fn one_that_ends_in_order_as_soon_as_it_is_ready_has_not_crashed() {
+    let (unit, events, _world) = end_of("ready and gone", |keep| keep);
+    assert_eq!(failure(&unit).0, "worker_crashed", "the next one would be as new");
+    assert_eq!(events[2..], ["worker:busy 1: 1.1", "query:rejected 1: 1.1", "worker:ended 1"]);
+}
+
 /// The end of the second unit that a worker of this role gets, and what was told from then on.
 fn second_of(role: &str) -> (WorkUnit, Vec<String>) {
-    let world = World::new();
     // Whatever ends it is found out at once, and not when it is asked whether it is well.
-    let (pool, _processes) = world.pool(role, world.keep(1).health_interval(10 * LONG));
+    second_asked_every(10 * LONG, role)
+}
+
+/// The same of one that is asked so often whether it is well.
+fn second_asked_every(health_interval: Duration, role: &str) -> (WorkUnit, Vec<String>) {
+    let world = World::new();
+    let (pool, _processes) = world.pool(role, world.keep(1).health_interval(health_interval));
     ask(&pool, "a", "go");
     world.wait_for("worker:idle 1");
     let unit = pool.enqueue(NewUnit::new("b").max_retries(0), "go").unwrap().wait_timeout(LONG).unwrap();
@@ -421,6 +486,14 @@ fn one_that_ends_with_its_query_unanswered_has_crashed_and_that_counts() {
         assert_eq!(failure(&unit).0, "worker_crashed", "{role}");
         assert!(events[2].starts_with(&format!("worker:crashed 1: {end}")), "{role}: {events:?}");
     }
+}
+
+#[test]
+fn one_that_has_read_its_query_has_got_it_whatever_else_it_has_not_read() {
+    let role = "ends in order with a question that it has not read";
+    let (unit, events) = second_asked_every(Duration::from_millis(500), role);
+    assert_eq!((unit.status, unit.attempt_count), (UnitStatus::Failed, 1));
+    assert!(events.iter().any(|event| event.starts_with("worker:crashed 1: it ended with exit code 0")), "{events:?}");
 }
 
 /// 002-F21.

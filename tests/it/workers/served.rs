@@ -62,6 +62,18 @@ fn no_query_is_taken_while_another_is_in_hand() {
     parent.see_it_end();
 }
 
+#[test]
+fn a_cancel_that_comes_too_late_is_answered_too() {
+    let world = World::new();
+    let mut parent = parent(&world);
+    parent.ask("1.1", "echo hello");
+    assert!(matches!(parent.hear_end(), Some(WorkerMessage::Complete { .. })));
+    parent.tell(&json!({ "type": "cancel", "requestId": "1.1" }));
+    assert_eq!(parent.hear(), Some(WorkerMessage::Ready));
+    parent.hang_up();
+    parent.see_it_end();
+}
+
 /// 002-F15, F39, F46.
 #[test]
 fn a_graceful_shutdown_waits_for_the_query_in_hand_and_another_does_not() {
@@ -82,6 +94,7 @@ fn a_graceful_shutdown_waits_for_the_query_in_hand_and_another_does_not() {
     let mut at_once = parent(&world);
     at_once.ask("1.1", "hang");
     assert_eq!(at_once.hear(), taken("1.1"));
+    assert!(matches!(at_once.hear(), Some(WorkerMessage::Message { .. })), "it says nothing more");
     at_once.tell(&json!({ "type": "shutdown", "graceful": false }));
     assert_eq!(at_once.hear_end(), Some(WorkerMessage::ShutdownAck));
     at_once.see_it_end();

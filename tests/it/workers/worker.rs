@@ -1,6 +1,6 @@
 //! What workers do: as they should, served by the library, or as they should not, by hand.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::exit;
 use std::time::Duration;
@@ -100,6 +100,10 @@ pub(super) fn good(call: &Call<'_>) -> Result<WorkResult, ExecuteError> {
                 std::thread::park();
             }
         }
+        "shout" => {
+            call.message(Message::assistant("x".repeat(rest.parse().unwrap())));
+            Ok(WorkResult::text("said"))
+        }
         "flood" => {
             let line = "x".repeat(1_000);
             (0..rest.parse().unwrap()).for_each(|_| call.message(Message::assistant(line.as_str())));
@@ -160,6 +164,17 @@ impl Hand {
         poll(&mut asked, None).unwrap();
     }
 
+    /// The next line, and nothing of what is behind it.
+    fn line_and_no_more(&mut self) -> String {
+        let mut line = vec![0];
+        while line.last() != Some(&b'\n') {
+            line.push(0);
+            let last = line.len() - 1;
+            self.stream.read_exact(&mut line[last..]).unwrap();
+        }
+        String::from_utf8(line).unwrap()
+    }
+
     fn message(&mut self, id: &str, text: &str) {
         self.tell(&json!({ "type": "message", "requestId": id, "content": { "type": "text", "text": text } }));
     }
@@ -208,6 +223,11 @@ fn by_hand(role: &str) {
     let mut hand = Hand::connect();
     match role {
         "never ready" => for_ever(),
+        "ready and gone" => hand.tell(&json!({ "type": "ready" })),
+        "garbage before it is ready" => {
+            hand.say("this is no message\n{\"type\":\"ready\"}\n");
+            for_ever();
+        }
         "hangs up before it is ready" => {
             drop(hand);
             for_ever();
@@ -245,6 +265,18 @@ fn by_hand(role: &str) {
             hand.tell(&json!({ "type": "complete", "requestId": id }));
             hand.hear_out();
         }
+        "half a character in its answer" => {
+            let id = hand.query();
+            hand.say(&format!(
+                "{{\"type\":\"complete\",\"requestId\":\"{id}\",\"result\":{{\"output\":\"\\ud83d\"}}}}\n"
+            ));
+            hand.hear_out();
+        }
+        "ends in the middle of its answer" => {
+            let id = hand.query();
+            hand.say(&format!("{{\"type\":\"complete\",\"requestId\":\"{id}\",\"result\":{{\"outp"));
+            exit(9);
+        }
         "nothing but garbage" => {
             hand.query();
             loop {
@@ -262,6 +294,19 @@ fn by_hand(role: &str) {
             hand.tell(&json!({ "type": "message", "requestId": "another", "content": content }));
             hand.complete(&id);
             hand.hear_out();
+        }
+        "speaks of another request when idle" | "says that it ends when idle" => {
+            let id = hand.query();
+            hand.complete(&id);
+            // The second time it is asked by whoever has heard its answer.
+            hand.hear("health_check");
+            hand.is_well();
+            hand.hear("health_check");
+            match role {
+                "says that it ends when idle" => hand.tell(&json!({ "type": "shutdown_ack" })),
+                _ => hand.message("another", "whose?"),
+            }
+            for_ever();
         }
         "too long" => {
             let id = hand.query();
@@ -315,6 +360,13 @@ fn by_hand(role: &str) {
                 hand.say("{\"type\":\"tomorrow\"}\n\n");
             }
         }
+        "says without end that it is well" => {
+            let id = hand.query();
+            hand.complete(&id);
+            loop {
+                hand.is_well();
+            }
+        }
         "ignores shutdown" => {
             let id = hand.query();
             hand.complete(&id);
@@ -341,6 +393,20 @@ fn by_hand(role: &str) {
             hand.tell(&json!({ "type": "error", "requestId": id, "error": "stopped" }));
             hand.hear("shutdown");
             hand.tell(&json!({ "type": "shutdown_ack" }));
+        }
+        "takes its query when it is to stop" => {
+            let id = hand.query();
+            hand.hear("cancel");
+            hand.tell(&json!({ "type": "session", "requestId": id }));
+            hand.tell(&json!({ "type": "error", "requestId": id, "error": "stopped" }));
+            hand.tell(&json!({ "type": "ready" }));
+            hand.hear_out();
+        }
+        "stops and ends in order" => {
+            let id = hand.query();
+            hand.message(&id, "at work");
+            hand.hear("cancel");
+            hand.tell(&json!({ "type": "error", "requestId": id, "error": "stopped" }));
         }
         "says late what it was asked before" => {
             let first = hand.query();
@@ -398,6 +464,18 @@ fn by_hand(role: &str) {
             hand.complete(&id);
             hand.hear_out();
         }
+        "talks instead of saying that it is well" => {
+            let id = hand.query();
+            // Whoever asks again has taken what it said for an answer.
+            let mut asked = 0;
+            while asked < 3 {
+                hand.message(&id, "and so on");
+                std::thread::park_timeout(Duration::from_millis(5));
+                asked += u32::from(hand.has_heard("health_check"));
+            }
+            hand.complete(&id);
+            hand.hear_out();
+        }
         "only speaks of what it was asked before" => {
             let first = hand.query();
             hand.complete(&first);
@@ -433,6 +511,14 @@ fn by_hand(role: &str) {
         "ends in order before its second query" => {
             let id = hand.query();
             hand.complete(&id);
+            hand.is_asked();
+        }
+        "ends in order with a question that it has not read" => {
+            let id = hand.query();
+            hand.complete(&id);
+            while !hand.line_and_no_more().contains("\"type\":\"query\"") {
+                hand.is_well();
+            }
             hand.is_asked();
         }
         "ends badly before its second query" => {

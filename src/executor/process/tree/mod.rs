@@ -66,7 +66,7 @@ pub(in crate::executor) enum Word {
 pub(in crate::executor) struct Line(Arc<UnixStream>);
 
 impl Line {
-    fn new(stream: UnixStream) -> Line {
+    pub(in crate::executor) fn new(stream: UnixStream) -> Line {
         Line(Arc::new(stream))
     }
 

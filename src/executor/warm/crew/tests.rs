@@ -5,6 +5,7 @@ use std::sync::mpsc::{Receiver, channel};
 use super::*;
 use crate::executor::process::tree::Times;
 use crate::executor::process::{ChildCommand, Input, Line};
+use crate::executor::warm::process::happens;
 use crate::executor::warm::{Control, End, Heard, Query, Reach};
 use crate::executor::{Call, ExecuteError, WorkResult};
 
@@ -222,4 +223,77 @@ fn a_place_that_was_promised_is_not_used_for_a_session_that_has_its_process_by_n
     assert!(crew.take_grant(first).is_none(), "it waits for that one");
     crew.give_back(held, Fate::Idle);
     assert!(matches!(crew.take_grant(first), Some(Grant::Place(3))));
+}
+
+#[test]
+fn a_place_goes_to_whom_it_was_promised() {
+    let crew = unkept(2);
+    let those = [wait(&crew), wait_for(&crew, &key("bob"))].map(|ticket| process(&crew, ticket));
+    those.into_iter().for_each(|process| crew.give_back(process, Fate::Idle));
+    let looked_at = crew.borrow_idle(1).unwrap();
+    // The first may get what is just looked at, so the second is promised a place before it.
+    let (first, second) = (wait(&crew), wait_for(&crew, &key("ada")));
+    assert_eq!(leaving(&crew), [2]);
+    crew.give_back(looked_at, Fate::Dead);
+    crew.free(2);
+    assert!(matches!(crew.take_grant(second), Some(Grant::Place(3))));
+    assert!(crew.take_grant(first).is_none(), "the other one is not gone yet");
+    crew.free(1);
+    assert!(matches!(crew.take_grant(first), Some(Grant::Place(4))));
+}
+
+#[test]
+fn of_two_that_are_idle_the_one_that_was_used_last_is_asked() {
+    let crew = two_idle();
+    let ticket = wait(&crew);
+    assert!(matches!(crew.take_grant(ticket), Some(Grant::Process(process)) if process.number == 2));
+}
+
+#[test]
+fn only_who_was_promised_nothing_waits_in_line() {
+    let crew = two_idle();
+    let waits = ["ada", "bob", "eve"].map(|session| crew.stand_in_line(&key(session), None, &Arc::default()).1);
+    assert_eq!(waits, [false, false, true]);
+}
+
+#[test]
+fn who_needs_a_place_is_passed_by_so_often_and_no_more() {
+    let crew = unkept(1);
+    let first = wait(&crew);
+    let mut held = process(&crew, first);
+    let ada = wait_for(&crew, &key("ada"));
+    for _ in 0..PASSED_BY_LIMIT {
+        let other = wait(&crew);
+        crew.give_back(held, Fate::Idle);
+        let Some(Grant::Process(process)) = crew.take_grant(other) else { panic!("it is there, and fits") };
+        held = process;
+    }
+    let other = wait(&crew);
+    crew.give_back(held, Fate::Idle);
+    assert!(crew.take_grant(other).is_none());
+    crew.free(1);
+    assert!(matches!(crew.take_grant(ada), Some(Grant::Place(2))));
+}
+
+#[test]
+fn only_those_that_did_not_come_up_since_one_did_are_counted() {
+    let crew = unkept(1);
+    let counted = [false, false, true, false].map(|has_come_up| crew.count_start(has_come_up));
+    assert_eq!(counted, [1, 2, 0, 1]);
+}
+
+#[test]
+fn what_a_thread_has_that_does_not_come_back_ends_without_it() {
+    let crew = crew();
+    let ticket = wait(&crew);
+    let mut held = process(&crew, ticket);
+    crew.show(held.number, |face| face.line = Some(held.line()));
+    crew.close(Duration::ZERO);
+    let until = Instant::now() + LONG / 2;
+    while !held.is_gone() && Instant::now() < until {
+        for source in happens(&held, Some(until)) {
+            held.attend(source, &mut |_| {});
+        }
+    }
+    assert!(held.is_gone());
 }
