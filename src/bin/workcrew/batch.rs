@@ -128,7 +128,7 @@ pub fn tell_of_disk(board: Board, events: Option<Arc<Events>>) -> impl Fn(&Disk)
 }
 
 /// Refuses to execute what is kept with a job if somebody may have put it there without this command or the library.
-fn check_jobs(repository: &SqliteRepository, database: &Database) -> Result<(), Trouble> {
+pub fn check_jobs(repository: &SqliteRepository, database: &Database) -> Result<(), Trouble> {
     let verification = verify_jobs(repository)?;
     let Some(finding) = verification.findings.first() else { return Ok(()) };
     let advice =

@@ -5,14 +5,14 @@
 //! as units end, and given only when it is free, so that never more units are executed at a time than there are workers. The pool of
 //! a job that has nothing to do stays, and hears at once of what is queued, until another job needs its workers.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, bounded};
-use serde_json::json;
+use serde_json::{Value, json};
 use workcrew::audit::questions::all_jobs;
 use workcrew::audit::visible::line;
 use workcrew::{
@@ -45,6 +45,7 @@ pub struct Crew {
 impl Crew {
     /// Serves until it is asked to stop; says whether it ended because the disk was full for too long.
     pub fn serve(self, out: &mut dyn Write) -> Result<bool, Trouble> {
+        batch::check_jobs(&self.repository, &self.database)?;
         let (handles, events) = (Handles::default(), Events::if_wanted(&self.options));
         let (wake, woken) = bounded(1);
         let stop_all = |handles: &Handles| {
@@ -64,7 +65,7 @@ impl Crew {
             handles,
             events,
             members: Vec::new(),
-            left_alone: BTreeSet::new(),
+            left_alone: BTreeMap::new(),
             served: BTreeMap::new(),
         };
         let looked = pools.look_while(&woken, || !interrupt.is_asked() && !storage.is_given_up());
@@ -153,8 +154,8 @@ struct Pools<'a> {
     handles: Handles,
     events: Option<Arc<Events>>,
     members: Vec<Member>,
-    /// Jobs that cannot be executed here.
-    left_alone: BTreeSet<JobId>,
+    /// Jobs that cannot be executed here, with what was kept with them then: if that is changed they may.
+    left_alone: BTreeMap<JobId, Value>,
     served: BTreeMap<JobId, String>,
 }
 
@@ -192,7 +193,7 @@ impl Pools<'_> {
         for job in all_jobs(&self.crew.repository)? {
             let has_units = self.members.iter().any(|member| member.job_id == job.id && member.has_units());
             let has_work = has_units || self.crew.repository.backlog(job.id, NOBODY, 1)?.due > 0;
-            if has_work && !self.left_alone.contains(&job.id) {
+            if has_work && self.left_alone.get(&job.id) != Some(&job.settings) {
                 jobs.push(job);
             }
         }
@@ -256,7 +257,7 @@ impl Pools<'_> {
 
     /// Starts a pool for a job; says whether that can be executed here.
     fn begin(&mut self, job: Job, share: usize) -> bool {
-        let (job_id, name) = (job.id, job.name.clone());
+        let (job_id, name, settings) = (job.id, job.name.clone(), job.settings.clone());
         match self.start(job, share) {
             Ok(member) => {
                 self.handles.all().push((job_id, member.pool.handle()));
@@ -265,7 +266,7 @@ impl Pools<'_> {
                 true
             }
             Err(trouble) => {
-                self.left_alone.insert(job_id);
+                self.left_alone.insert(job_id, settings);
                 notes::tell(&format!("workcrew: job `{}` is left alone: {trouble}", line(&name)));
                 false
             }

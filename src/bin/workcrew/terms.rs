@@ -73,7 +73,7 @@ impl Terms {
         let Terms { executor, timeout, .. } = self.over_kept(Some(job));
         let Some(kind) = executor.kind() else {
             return Err(Trouble::usage(format!(
-                "nobody has said what executes job `{}`: add --executor claude, codex or simulated, or a program behind --",
+                "nobody has said what executes job `{}`: add --executor claude, codex, anthropic, openai or simulated, or a program behind --",
                 job.name
             )));
         };

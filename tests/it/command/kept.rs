@@ -29,11 +29,11 @@ fn output(scene: &Scene, id: &str) -> String {
 fn units_that_nobody_said_how_to_execute_are_executed_by_nobody() {
     let scene = queued(2);
     for line in
-        ["resume", "resume -q", "worker", "worker -q", "run u.jsonl -q", "resume --model opus", "worker --seed 3"]
+        ["resume", "resume -q", "worker --job u", "run u.jsonl -q", "resume --model opus", "worker -q --job u --seed 3"]
     {
         let ran = scene.run(line).code(2);
         assert_eq!((ran.err.lines().count(), &*ran.out), (1, ""), "{line}: {ran:?}");
-        let told = "workcrew: nobody has said what executes job `u`: add --executor claude, codex or simulated, or a program behind --";
+        let told = "workcrew: nobody has said what executes job `u`: add --executor claude, codex, anthropic, openai or simulated, or a program behind --";
         assert!(ran.err.starts_with(told), "{line}: {ran:?}");
         assert_eq!(scene.count("PENDING"), 2, "{line}");
     }
@@ -126,7 +126,7 @@ fn a_program_that_is_kept_is_told_before_it_is_started_also_quietly() {
     scene.write_units("u.jsonl", 1);
     let ran = scene.run_all(&["run", "u.jsonl", "-q", "--", "sh", "-c", "tr a-z A-Z"]).well();
     assert_eq!(ran.err, "", "who has just written it knows");
-    let told = "executed by: command -- sh '-c' 'tr a-z A-Z', as it is kept with the job";
+    let told = "executed by: command -- sh -c 'tr a-z A-Z', as it is kept with the job";
     for line in ["resume -q", "run u.jsonl -q", "resume --json"] {
         let ran = scene.run(line).well();
         assert_eq!(ran.err.lines().next(), Some(told), "{line}: {ran:?}");
@@ -138,7 +138,7 @@ fn a_program_that_is_kept_is_told_before_it_is_started_also_quietly() {
     scene
         .run("resume -q")
         .well()
-        .tells(&format!("executed by: claude --program={agent} --agent-arg='--all', as it is kept with the job"));
+        .tells(&format!("executed by: claude --program={agent} --agent-arg=--all, as it is kept with the job"));
 }
 
 /// Alters the file, as somebody can who cannot use the command.

@@ -40,7 +40,10 @@ fn a_worker_serves_all_jobs_also_those_that_come_later_each_as_it_was_made() {
         assert_eq!(output, job);
     }
     scene.run("queue u.jsonl --job three").well();
-    until("what nobody said is simulated", || scene.units("--job three --status completed").len() == 3);
+    let left_alone = "workcrew: job `three` is left alone: nobody has said what executes job `three`";
+    until("nobody has said what executes it", || worker.told().contains(left_alone));
+    scene.run("queue u.jsonl --job three --executor simulated").well();
+    until("somebody has", || scene.units("--job three --status completed").len() == 3);
     worker.signal(Signal::TERM);
     let ran = worker.end().well().says("job one: 3 units\n  3 completed\njob two: 3 units\n  3 completed\njob three: ");
     assert!(ran.err.contains("job one: its units are executed\n"), "{ran:?}");
@@ -85,7 +88,7 @@ fn a_job_that_cannot_be_executed_here_is_told_and_the_others_are() {
     scene.run("run u.jsonl --job one --canary 1 -- ./tool").code(1);
     scene.run("queue u.jsonl --job one").well();
     std::fs::remove_file(scene.path("tool")).unwrap();
-    scene.run("queue u.jsonl --job two").well();
+    scene.run("queue u.jsonl --job two --executor simulated").well();
     let worker = scene.start(&["worker"]);
     until("the other is executed", || scene.units("--job two --status completed").len() == 2);
     worker.signal(Signal::TERM);
