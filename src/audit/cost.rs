@@ -66,7 +66,7 @@ impl CostGroup {
     fn add(&mut self, attempt: &Attempt, charges: &[&Charge]) {
         self.attempts += 1;
         self.tokens += charges.iter().fold(Tokens::default(), |sum, charge| sum + charge.tokens);
-        let is_unbilled = charges.is_empty() && attempt.started_at.is_some();
+        let is_unbilled = charges.is_empty() && attempt.was_executed();
         let cost = if is_unbilled { Cost::UNKNOWN } else { charges.iter().map(|charge| charge.cost()).sum() };
         self.cost = self.cost + cost;
         if !matches!(attempt.outcome, Some(Outcome::Completed) | None) {
@@ -135,8 +135,8 @@ fn grouped<'a>(
     charges: &[&'a Charge],
 ) -> Vec<(String, Vec<&'a Charge>)> {
     let name = match by {
-        // What was never begun used none.
-        CostBy::Model if charges.is_empty() && attempt.started_at.is_none() => return Vec::new(),
+        // What was never begun used none, and what is still executed has not told yet.
+        CostBy::Model if charges.is_empty() && !attempt.was_executed() => return Vec::new(),
         CostBy::Model if charges.is_empty() => "(no bill)".to_owned(),
         CostBy::Model => return charges.iter().map(|charge| (charge.model.clone(), vec![*charge])).collect(),
         CostBy::Job => jobs.get(&unit.job_id).cloned().unwrap_or_else(|| unit.job_id.to_string()),

@@ -359,7 +359,8 @@ pub(super) fn costs(connection: &Connection, job_id: Option<JobId>) -> Result<Co
     }
     // Summed here and not by SQLite, whose sums fail where they overflow. Both tables are in the order of units, so that neither is looked up.
     let sql = "SELECT c.input, c.output, c.cache_read, c.cache_write, c.reasoning, c.amount, c.model,
-                      a.outcome IS NOT NULL AND a.outcome <> 'COMPLETED', c.model IS NULL, a.started_at IS NOT NULL
+                      a.outcome IS NOT NULL AND a.outcome <> 'COMPLETED', c.model IS NULL,
+                      a.started_at IS NOT NULL AND a.outcome IS NOT NULL
                FROM attempts a
                JOIN work_units u ON u.key = a.unit_key
                LEFT JOIN charges c ON c.unit_key = a.unit_key AND c.attempt_number = a.number
