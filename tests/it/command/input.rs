@@ -245,6 +245,7 @@ fn a_unit_costs_no_more_than_its_line_says_or_else_the_command() {
     scene.run(&format!("run {line} --failures 1 --latency 1ms")).code(1).says("2 failed");
     let kind = |id: &str| scene.run(&format!("show {id} --json")).well().json()[0]["unit"]["failure"]["kind"].clone();
     assert_eq!((kind("a"), kind("b") == "cost_limit"), ("cost_limit".into(), false));
+    scene.run("doctor").code(0).says("they are not executed again, also if they are brought back");
     // It is part of what the unit is.
     scene.run(&format!("queue {line}")).well().says("0 new, 2 known before");
     scene.run("queue u.jsonl").code(1).says("1 contradicts a known one");
