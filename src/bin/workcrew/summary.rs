@@ -80,7 +80,7 @@ impl Summary {
         writeln!(out, "  {}{in_vain}, {tokens} tokens, {time}", print::spent(costs.total()))?;
         if costs.unbilled > 0 {
             let attempts = print::count(costs.unbilled, "attempt");
-            writeln!(out, "  {attempts} left no bill: nobody knows what they cost")?;
+            writeln!(out, "  {attempts} left no bill: nobody knows what that cost")?;
         }
         Ok(())
     }

@@ -139,6 +139,7 @@ fn units_come_back_by_name_by_status_and_by_the_way_they_failed() {
     assert_eq!(scene.count("PENDING"), 4);
     scene.run("cancel --status pending --job u").well().says("u0004: CANCELLED");
     assert_eq!(scene.count("CANCELLED"), 4);
+    scene.run("cancel --status pending --job u").well().says("no unit of job u is PENDING");
     scene.run("requeue u0001 --error x").code(2);
     scene.run("verify").well();
 }
