@@ -3,7 +3,7 @@
 //! The workers are for all of them together. It is looked twice a second which jobs have units that wait or that are executed here: each of them has the
 //! same share of the workers, the older jobs one more if they cannot be divided, and the oldest alone if there are more jobs than workers. A share is taken away
 //! as units end, and given only when it is free, so that never more units are executed at a time than there are workers. The pool of
-//! a job that has nothing to do stays, and hears at once of what is queued, until another job needs its workers.
+//! a job that has nothing to do stays, and finds what is queued when it next polls, until another job needs its workers.
 
 use std::collections::BTreeMap;
 use std::io::Write;
