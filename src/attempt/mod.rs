@@ -506,15 +506,12 @@ impl Attempt {
 
     /// What it cost, by its bill. An execution that left none has cost nobody knows what, not nothing.
     pub fn cost(&self, charges: &[Charge]) -> Cost {
-        match self.left_no_bill(charges.len()) {
-            true => Cost::UNKNOWN,
-            false => charges.iter().map(Charge::cost).sum(),
-        }
+        if charges.is_empty() && self.was_executed() { Cost::UNKNOWN } else { charges.iter().map(Charge::cost).sum() }
     }
 
-    /// Whether it was executed to its end and has not said what that cost. One that is under way may still say so.
-    pub(crate) fn left_no_bill(&self, charges: usize) -> bool {
-        charges == 0 && self.started_at.is_some() && self.outcome.is_some()
+    /// Whether it was executed and is over. What is still executed may still tell what it costs.
+    pub(crate) fn was_executed(&self) -> bool {
+        self.started_at.is_some() && self.outcome.is_some()
     }
 
     /// Every field of the record but the conversation's. What happened, for people, goes in as its hash: it may quote anything.

@@ -66,7 +66,7 @@ impl CostGroup {
     fn add(&mut self, attempt: &Attempt, charges: &[&Charge]) {
         self.attempts += 1;
         self.tokens += charges.iter().fold(Tokens::default(), |sum, charge| sum + charge.tokens);
-        let is_unbilled = attempt.left_no_bill(charges.len());
+        let is_unbilled = charges.is_empty() && attempt.was_executed();
         let cost = if is_unbilled { Cost::UNKNOWN } else { charges.iter().map(|charge| charge.cost()).sum() };
         self.cost = self.cost + cost;
         if !matches!(attempt.outcome, Some(Outcome::Completed) | None) {
@@ -135,7 +135,9 @@ fn grouped<'a>(
     charges: &[&'a Charge],
 ) -> Vec<(String, Vec<&'a Charge>)> {
     let name = match by {
-        CostBy::Model if attempt.left_no_bill(charges.len()) => "(no bill)".to_owned(),
+        // What was never begun used none, and what is still executed has not told yet.
+        CostBy::Model if charges.is_empty() && !attempt.was_executed() => return Vec::new(),
+        CostBy::Model if charges.is_empty() => "(no bill)".to_owned(),
         CostBy::Model => return charges.iter().map(|charge| (charge.model.clone(), vec![*charge])).collect(),
         CostBy::Job => jobs.get(&unit.job_id).cloned().unwrap_or_else(|| unit.job_id.to_string()),
         CostBy::Status => unit.status.to_string(),

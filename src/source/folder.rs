@@ -15,16 +15,25 @@ pub(super) struct Folder {
     ahead: Vec<PathBuf>,
     /// Whether texts are payloads and not prompts.
     pub(super) is_for_template: bool,
+    pub(super) left_out: Box<dyn Fn(&Path) -> bool + Send>,
 }
 
 impl Folder {
     pub(super) fn open(root: &Path) -> io::Result<Folder> {
-        Ok(Folder { root: root.to_owned(), ahead: entries(root)?, is_for_template: false })
+        Ok(Folder {
+            root: root.to_owned(),
+            ahead: entries(root)?,
+            is_for_template: false,
+            left_out: Box::new(|_| false),
+        })
     }
 
     pub(super) fn next(&mut self) -> Option<Read> {
         loop {
             let path = self.ahead.pop()?;
+            if (self.left_out)(&path) {
+                continue;
+            }
             // A link to a folder may lead round in a circle; one to a file is as good as the file.
             let is_folder = fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir());
             if !is_folder {

@@ -221,6 +221,15 @@ impl UnitSource {
         }
         self
     }
+
+    /// Files and folders that are no units. They are not opened either, so that a program can leave out what it has open itself: to close
+    /// a database that was read as a text would take away the locks that SQLite has on it. It concerns folders only.
+    pub fn leave_out(mut self, is_left_out: impl Fn(&Path) -> bool + Send + 'static) -> UnitSource {
+        if let Kind::Folder(folder) = &mut self.kind {
+            folder.left_out = Box::new(is_left_out);
+        }
+        self
+    }
 }
 
 impl Iterator for UnitSource {

@@ -217,7 +217,7 @@ fn what_failed_is_grouped_by_its_kind_with_how_to_bring_it_back() {
     assert_eq!((failed.urgency, failed.concern), (Urgency::Note, Concern::Failed));
     let expected = r"job `pages`: 4 units FAILED with rate_limit (`a`, `b`, `c`, …): too many \u{1b}[31mrequests";
     assert_eq!(failed.what, expected);
-    assert_eq!(failed.advice, "once that is mended: `workcrew requeue --error rate_limit`");
+    assert_eq!(failed.advice, "once that is mended: `workcrew requeue --error rate_limit`, for job `pages`");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Examination;
 use super::finding::{Concern, Urgency, many, named, span};
+use crate::attempt::FailureKind;
 use crate::audit::tail;
 use crate::audit::visible::short;
 use crate::job::{Job, JobId};
@@ -169,15 +170,18 @@ impl Examination<'_> {
             kind.or_insert_with(|| (Group::default(), failure.message.clone())).0.add(&unit);
         }
         for (kind, (some, message)) in kinds {
+            let is_final = kind == FailureKind::COST_LIMIT.as_str();
             let kind = short(&kind);
             let (count, names, message) = (many(some.count, "unit"), some.names(), short(&message));
-            let what = format!("job {}: {count} FAILED with {kind} ({names}): {message}", named(&job.name));
-            self.add(
-                Urgency::Note,
-                Concern::Failed,
-                what,
-                format!("once that is mended: `workcrew requeue --error {kind}`"),
-            );
+            let job_name = named(&job.name);
+            let what = format!("job {job_name}: {count} FAILED with {kind} ({names}): {message}");
+            let advice = if is_final {
+                "they are not executed again, also if they are brought back: bring them under other names, with a higher `--max-cost`"
+                    .to_owned()
+            } else {
+                format!("once that is mended: `workcrew requeue --error {kind}`, for job {job_name}")
+            };
+            self.add(Urgency::Note, Concern::Failed, what, advice);
         }
         Ok(())
     }

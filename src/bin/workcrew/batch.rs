@@ -130,7 +130,7 @@ pub fn tell_of_disk(board: Board, events: Option<Arc<Events>>) -> impl Fn(&Disk)
 }
 
 /// Refuses to execute what is kept with a job if somebody may have put it there without this command or the library.
-fn check_jobs(repository: &SqliteRepository, database: &Database) -> Result<(), Trouble> {
+pub fn check_jobs(repository: &SqliteRepository, database: &Database) -> Result<(), Trouble> {
     let verification = verify_jobs(repository)?;
     let Some(finding) = verification.findings.first() else { return Ok(()) };
     let advice =
@@ -283,7 +283,9 @@ fn without_prompt(repository: &SqliteRepository, job: &Job) -> Result<Option<Str
 /// Opens what units come from, and says so before anything is stored if the template was forgotten: a job keeps the one it was made with.
 pub fn open(input: &Input, database: &Database, job: &str) -> Result<Reading, Trouble> {
     let has_template = input.template.is_some() || database.peek(job).is_some_and(|job| job.template.is_some());
-    let mut source = input.open()?;
+    // The database may lie in the folder that it is filled from.
+    let own = database.clone();
+    let mut source = input.open()?.leave_out(move |path| own.own(path).is_some());
     if has_template {
         source = source.for_template();
     }

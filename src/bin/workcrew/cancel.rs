@@ -4,11 +4,11 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Args;
-use workcrew::Repository;
 use workcrew::audit::list::for_each;
 use workcrew::audit::questions::find;
 use workcrew::audit::visible::line;
 use workcrew::repository::{CancelAnswer, UnitFilter};
+use workcrew::{Repository, UnitStatus};
 
 use crate::by::Who;
 use crate::database::{Database, OfJob};
@@ -54,5 +54,8 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
         true
     })?;
     meant.iter().try_for_each(|id| cancel(job.id, id.as_str()))?;
+    if meant.is_empty() {
+        writeln!(out, "no unit of job {} is {}", line(&job.name), UnitStatus::from(status))?;
+    }
     Ok(code::DONE)
 }

@@ -75,7 +75,7 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
         writeln!(out, "nobody knows the price of: {shown}{others}")?;
     }
     if bill.total.unbilled > 0 {
-        writeln!(out, "{} left no bill: nobody knows what they cost", print::count(bill.total.unbilled, "attempt"))?;
+        writeln!(out, "{} left no bill: nobody knows what that cost", print::count(bill.total.unbilled, "attempt"))?;
     }
     if bill.total.estimated > 0 {
         writeln!(

@@ -3,7 +3,7 @@
 //! The workers are for all of them together. It is looked twice a second which jobs have units that wait or that are executed here: each of them has the
 //! same share of the workers, the older jobs one more if they cannot be divided, and the oldest alone if there are more jobs than workers. A share is taken away
 //! as units end, and given only when it is free, so that never more units are executed at a time than there are workers. The pool of
-//! a job that has nothing to do stays, and hears at once of what is queued, until another job needs its workers.
+//! a job that has nothing to do stays, and finds what is queued when it next polls, until another job needs its workers.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -45,6 +45,7 @@ pub struct Crew {
 impl Crew {
     /// Serves until it is asked to stop; says whether it ended because the disk was full for too long.
     pub fn serve(self, out: &mut dyn Write) -> Result<bool, Trouble> {
+        batch::check_jobs(&self.repository, &self.database)?;
         let (handles, events) = (Handles::default(), Events::if_wanted(&self.options));
         let (wake, woken) = bounded(1);
         let stop_all = |handles: &Handles| {
@@ -153,7 +154,7 @@ struct Pools<'a> {
     handles: Handles,
     events: Option<Arc<Events>>,
     members: Vec<Member>,
-    /// Jobs that cannot be executed here as long as this is kept with them.
+    /// Jobs that cannot be executed here, with what was kept with them then: if that is changed they may.
     left_alone: BTreeMap<JobId, Value>,
     served: BTreeMap<JobId, String>,
 }

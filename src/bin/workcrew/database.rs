@@ -50,17 +50,23 @@ impl Database {
 
     /// Refuses a file to be written that is the database or belongs to it, under whatever name.
     pub fn spare(&self, path: &Path) -> Result<(), Trouble> {
+        self.own(path).map_or(Ok(()), |own| {
+            let (path, own) = (path.display(), own.display());
+            Err(Trouble::usage(format!("`{path}` is not written: it is the database's own `{own}`")))
+        })
+    }
+
+    /// Which file of the database a path is, under whatever name.
+    pub fn own(&self, path: &Path) -> Option<PathBuf> {
         let same = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
-        let wanted = same(path);
-        for ending in ["", "-wal", "-shm", ".search"] {
+        let meant = same(path)?;
+        let named = |ending: &&str| {
             let mut own = self.db.as_os_str().to_owned();
             own.push(ending);
-            if wanted.is_some() && wanted == same(Path::new(&own)) {
-                let (path, own) = (path.display(), Path::new(&own).display());
-                return Err(Trouble::usage(format!("`{path}` is not written: it is the database's own `{own}`")));
-            }
-        }
-        Ok(())
+            PathBuf::from(own)
+        };
+        let endings = ["", "-wal", "-shm", ".search", ".search-wal", ".search-shm", ".search-journal"];
+        endings.iter().map(named).find(|own| same(own) == Some(meant))
     }
 
     /// As it is written on a command line.

@@ -33,6 +33,13 @@ pub enum Kind {
     Replay,
 }
 
+impl fmt::Display for Kind {
+    /// As on a command line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.to_possible_value().map_or(Ok(()), |name| f.write_str(name.get_name()))
+    }
+}
+
 #[derive(Args, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ExecutorOptions {
@@ -179,9 +186,7 @@ impl ExecutorOptions {
 
     /// Makes it, wherever it can work.
     pub fn build(&self, kind: Kind) -> Result<Box<dyn Executor>, Trouble> {
-        if kind != Kind::Command && !self.command.is_empty() {
-            return Err(Trouble::usage("a program behind -- is for --executor command"));
-        }
+        self.check_meant_for(kind)?;
         Ok(match kind {
             Kind::Simulated => Box::new(self.simulated()?),
             Kind::Claude => Box::new(self.claude()),
@@ -191,6 +196,40 @@ impl ExecutorOptions {
             Kind::Command => Box::new(self.command()?),
             Kind::Replay => Box::new(self.replay()?),
         })
+    }
+
+    /// Refuses what an executor would make nothing of: whoever forbids something must not believe that it is forbidden.
+    fn check_meant_for(&self, kind: Kind) -> Result<(), Trouble> {
+        use Kind::{Anthropic, Claude, Codex, Command, Openai, Replay, Simulated};
+        let (agents, http): (&[Kind], &[Kind]) = (&[Claude, Codex], &[Anthropic, Openai]);
+        let options: [(&str, bool, &[Kind]); 19] = [
+            ("--model", self.model.is_some(), &[Simulated, Claude, Codex, Anthropic, Openai]),
+            ("--program", self.program.is_some(), agents),
+            ("--cwd", self.cwd.is_some(), &[Claude, Codex, Command]),
+            ("--pass-env", !self.pass_env.is_empty(), &[Claude, Codex, Command]),
+            ("--silence", self.silence.is_some(), &[Claude, Codex, Anthropic, Openai, Command]),
+            ("--agent-arg", !self.agent_args.is_empty(), agents),
+            ("--permission-mode", self.permission_mode.is_some(), &[Claude]),
+            ("--allowed-tools", !self.allowed_tools.is_empty(), &[Claude]),
+            ("--base-url", self.base_url.is_some(), http),
+            ("--key-env", self.key_env.is_some(), http),
+            ("--max-tokens", self.max_tokens.is_some(), http),
+            ("--system-prompt", self.system_prompt.is_some(), &[Claude, Anthropic, Openai]),
+            ("--max-turns", self.max_turns.is_some(), &[Claude]),
+            ("--sandbox", self.sandbox.is_some(), &[Codex]),
+            ("--seed", self.seed.is_some(), &[Simulated]),
+            ("--latency", self.latency.is_some(), &[Simulated]),
+            ("--failures", self.failures.is_some(), &[Simulated]),
+            ("--from", self.from.is_some(), &[Replay]),
+            ("a program behind --", !self.command.is_empty(), &[Command]),
+        ];
+        match options.iter().find(|(_, is_given, kinds)| *is_given && !kinds.contains(&kind)) {
+            None => Ok(()),
+            Some((option, _, kinds)) => {
+                let kinds: Vec<String> = kinds.iter().map(Kind::to_string).collect();
+                Err(Trouble::usage(format!("{option} is for --executor {}, not for {kind}", kinds.join(" or "))))
+            }
+        }
     }
 
     fn simulated(&self) -> Result<Simulated, Trouble> {
@@ -276,8 +315,10 @@ impl ExecutorOptions {
 impl fmt::Display for ExecutorOptions {
     /// As on a command line, as far as it says what is started and what that may do.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = self.kind().and_then(|kind| kind.to_possible_value());
-        f.write_str(name.as_ref().map_or("nothing", |name| name.get_name()))?;
+        match self.kind() {
+            Some(kind) => kind.fmt(f)?,
+            None => f.write_str("nothing")?,
+        }
         let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
         let options = [
             ("program", path(&self.program).into_iter().collect()),

@@ -87,9 +87,10 @@ enum Command {
     Resume(resume::Options),
     /// Keeps executing what others queue in a shared database
     ///
-    /// It serves all jobs, also those that come later, each with what it was made with; --job restricts it to one. A database that is not there yet is made. The
-    /// workers are for all jobs together: each that has something to do gets the same share of them, and with more jobs than workers the oldest go first.
-    /// It ends when it is interrupted, with 0.
+    /// It serves all jobs, also those that come later, each with what is kept with it; what is said here is for those of which nobody has said what
+    /// executes them. --job restricts it to one, of which all can be said. A database that is not there yet is made. The workers are for all jobs
+    /// together: each that has something to do gets the same share of them, and with more jobs than workers the oldest go first. It ends when it is
+    /// interrupted, with 0.
     Worker(worker::Options),
     /// Stores units without executing them
     Queue(queue::Options),

@@ -113,7 +113,7 @@ pub fn option(name: &str, value: &str) -> String {
 
 /// A word as a shell reads it, and as nothing obeys it.
 pub fn word(text: &str) -> String {
-    let is_plain = |sign: char| sign.is_ascii_alphanumeric() || "._-/".contains(sign);
+    let is_plain = |sign: char| sign.is_ascii_alphanumeric() || "._-/:".contains(sign);
     if !text.is_empty() && text.chars().all(is_plain) {
         return text.to_owned();
     }

@@ -195,7 +195,7 @@ impl State {
         if let Some(time) = pace.time_left.filter(|_| left > 0) {
             words.push(format!("{} left", short(time)));
         }
-        words.push(format!("{:.4}", look.cost));
+        words.push(print::spent(look.cost));
         if let Some(cost) = price.cost.filter(|cost| left > 0 && cost.amount.nanos() > 0) {
             words.push(format!("{cost:.2} in the end"));
         }

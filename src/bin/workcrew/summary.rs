@@ -83,7 +83,7 @@ impl Summary {
         writeln!(out, "  {}{in_vain}, {tokens} tokens, {time}", print::spent(costs.spent()))?;
         if costs.unbilled > 0 {
             let attempts = print::count(costs.unbilled, "attempt");
-            writeln!(out, "  {attempts} left no bill: nobody knows what they cost")?;
+            writeln!(out, "  {attempts} left no bill: nobody knows what that cost")?;
         }
         if let Some(account) = &self.account {
             writeln!(out, "  {}", budget(account))?;

@@ -199,13 +199,14 @@ fn costs_are_summed_by_model_and_the_unknown_is_not_zero(scene: &Scene<'_>) {
     assert_eq!(lines(&costs(None)), expected);
     assert_eq!(costs(Some(other)), Costs::default());
     assert_eq!((costs(None).unbilled, costs(None).spent().unpriced), (0, 1));
-    // What was executed and left no bill has cost nobody knows what; what was only claimed has cost nothing.
+    // What was executed and left no bill has cost nobody knows what; what was only claimed has cost nothing. What is
+    // still executed may still tell.
     let fourth = scene.processing("c").lease;
     scene.finish(&fourth, &AttemptReport::completed().charge(paid("large", 40)));
     let fifth = scene.processing("d").lease;
     scene.finish(&fifth, &AttemptReport::completed());
     scene.bring("e", UnitStatus::Assigned);
-    scene.processing("f");
+    scene.bring("f", UnitStatus::Processing);
     let in_all = costs(Some(scene.job));
     assert_eq!((in_all.total().amount.nanos(), in_all.in_vain.amount.nanos(), in_all.unbilled), (147, 107, 1));
     assert_eq!((in_all.total().unpriced, in_all.spent().unpriced), (1, 2), "what is under way may still say so");

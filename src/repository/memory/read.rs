@@ -120,7 +120,7 @@ impl Store {
         let is_meant =
             |record: &&AttemptRecord| job_id.is_none_or(|job_id| self.unit(record.attempt.key.unit).job_id == job_id);
         for record in self.attempts.values().filter(is_meant) {
-            unbilled += u64::from(record.attempt.left_no_bill(record.charges.len()));
+            unbilled += u64::from(record.charges.is_empty() && record.attempt.was_executed());
             for charge in &record.charges {
                 let (tokens, cost) = by_model.entry(&charge.model).or_default();
                 *tokens += charge.tokens;

@@ -23,6 +23,29 @@ fn an_agent_that_is_not_installed_is_told_before_a_database_is_made() {
 }
 
 #[test]
+fn an_option_that_is_for_another_executor_is_refused_before_anything_is_made() {
+    let scene = Scene::new();
+    scene.write_units("units.jsonl", 1);
+    for (options, told) in [
+        ("--executor codex --permission-mode plan", "--permission-mode is for --executor claude, not for codex"),
+        ("--executor claude --sandbox read-only", "--sandbox is for --executor codex, not for claude"),
+        ("--executor openai --model m --max-turns 3", "--max-turns is for --executor claude, not for openai"),
+        ("--program ./agent", "--program is for --executor claude or codex, not for simulated"),
+        ("--seed 3 -- cat", "--seed is for --executor simulated, not for command"),
+        ("--executor replay --from a.db --model m", " or openai, not for replay"),
+        ("--executor claude -- cat", "a program behind -- is for --executor command, not for claude"),
+    ] {
+        scene.run(&format!("run units.jsonl {options}")).code(2).tells(told);
+    }
+    assert!(!scene.path("batch.db").exists());
+    // The same of what is added to what is kept.
+    scene.run("queue units.jsonl -- cat").well();
+    scene.run("resume --max-turns 3").code(2).tells("--max-turns is for --executor claude, not for command");
+    scene.run("queue units.jsonl --seed 3").code(2).tells("--seed is for --executor simulated, not for command");
+    scene.run("resume -q --silence 60s").well();
+}
+
+#[test]
 fn what_executes_a_job_is_kept_with_it_and_another_may_be_asked_for() {
     let scene = Scene::new();
     scene.write_units("u.jsonl", 1);

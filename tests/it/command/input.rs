@@ -61,6 +61,19 @@ fn a_folder_again_is_the_same_units_also_if_the_template_is_left_out() {
 }
 
 #[test]
+fn the_database_is_no_text_of_the_folder_in_which_it_lies() {
+    let scene = Scene::new();
+    scene.write("a.txt", "Greet Ada.");
+    scene.write("b.txt", "Greet Bo.");
+    scene.run("run . -q -- cat").well();
+    scene.run("search ada").well();
+    // All files of it are there while it is open.
+    scene.run("run . -q").well().says("0 new, 2 known before");
+    scene.run_all(&["queue", scene.path("").to_str().unwrap(), "--job", "batch"]).well().says("0 new, 2 known before");
+    assert_eq!(ids(&scene, ""), ["a.txt", "b.txt"]);
+}
+
+#[test]
 fn what_a_line_says_of_its_retries_counts_and_not_the_option() {
     let scene = Scene::new();
     scene.write("a.jsonl", "{\"id\":\"a\",\"prompt\":\"x\",\"max_retries\":3}\n{\"id\":\"b\",\"prompt\":\"x\"}\n");
@@ -232,6 +245,7 @@ fn a_unit_costs_no_more_than_its_line_says_or_else_the_command() {
     scene.run(&format!("run {line} --failures 1 --latency 1ms")).code(1).says("2 failed");
     let kind = |id: &str| scene.run(&format!("show {id} --json")).well().json()[0]["unit"]["failure"]["kind"].clone();
     assert_eq!((kind("a"), kind("b") == "cost_limit"), ("cost_limit".into(), false));
+    scene.run("doctor").code(0).says("they are not executed again, also if they are brought back");
     // It is part of what the unit is.
     scene.run(&format!("queue {line}")).well().says("0 new, 2 known before");
     scene.run("queue u.jsonl").code(1).says("1 contradicts a known one");

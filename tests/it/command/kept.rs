@@ -28,7 +28,8 @@ fn output(scene: &Scene, id: &str) -> String {
 #[test]
 fn units_that_nobody_said_how_to_execute_are_executed_by_nobody() {
     let scene = queued(2);
-    for line in ["resume", "resume -q", "worker --job u", "worker --job u -q", "run u.jsonl -q", "resume --model opus"]
+    for line in
+        ["resume", "resume -q", "worker --job u", "run u.jsonl -q", "resume --model opus", "worker -q --job u --seed 3"]
     {
         let ran = scene.run(line).code(2);
         assert_eq!((ran.err.lines().count(), &*ran.out), (1, ""), "{line}: {ran:?}");

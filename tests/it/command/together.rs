@@ -39,8 +39,11 @@ fn a_worker_serves_all_jobs_also_those_that_come_later_each_as_it_was_made() {
         let output = scene.run(&format!("show u0003 --job {job} --json")).well().json()[0]["unit"]["output"].clone();
         assert_eq!(output, job);
     }
+    scene.run("queue u.jsonl --job three").well();
+    let left_alone = "workcrew: job `three` is left alone: nobody has said what executes job `three`";
+    until("nobody has said what executes it", || worker.told().contains(left_alone));
     scene.run("queue u.jsonl --job three --executor simulated").well();
-    until("the third is simulated", || scene.units("--job three --status completed").len() == 3);
+    until("somebody has", || scene.units("--job three --status completed").len() == 3);
     worker.signal(Signal::TERM);
     let ran = worker.end().well().says("job one: 3 units\n  3 completed\njob two: 3 units\n  3 completed\njob three: ");
     assert!(ran.err.contains("job one: its units are executed\n"), "{ran:?}");
@@ -136,6 +139,7 @@ fn units_come_back_by_name_by_status_and_by_the_way_they_failed() {
     assert_eq!(scene.count("PENDING"), 4);
     scene.run("cancel --status pending --job u").well().says("u0004: CANCELLED");
     assert_eq!(scene.count("CANCELLED"), 4);
+    scene.run("cancel --status pending --job u").well().says("no unit of job u is PENDING");
     scene.run("requeue u0001 --error x").code(2);
     scene.run("verify").well();
 }
