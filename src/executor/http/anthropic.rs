@@ -57,7 +57,6 @@ impl Wire for Anthropic {
     const NAME: &'static str = "anthropic_api";
     const BASE_URL: &'static str = "https://api.anthropic.com";
     const PATH: &'static str = "/v1/messages";
-    const MAX_TOKENS: Option<u32> = Some(MAX_TOKENS);
     const KEY_VARIABLE: &'static str = "ANTHROPIC_API_KEY";
     type Reply = AnthropicReply;
 

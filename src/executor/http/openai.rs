@@ -51,7 +51,6 @@ impl Wire for OpenAi {
     const NAME: &'static str = "openai_api";
     const BASE_URL: &'static str = "https://api.openai.com/v1";
     const PATH: &'static str = "/chat/completions";
-    const MAX_TOKENS: Option<u32> = None;
     const KEY_VARIABLE: &'static str = "OPENAI_API_KEY";
     type Reply = OpenAiReply;
 
