@@ -4,7 +4,6 @@
 //! through [`Secrets::hide`] first: providers repeat keys in their errors.
 
 use std::fmt;
-use std::mem;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -91,37 +90,20 @@ impl Secrets {
     }
 
     fn hide_in_escapes(&self, bytes: &mut Vec<u8>) {
-        let Ok(mut value) = serde_json::from_slice(bytes) else { return };
-        if self.hide_in_value(&mut value) {
-            *bytes = value.to_string().into_bytes();
+        let Ok(value) = serde_json::from_slice::<Value>(bytes) else { return };
+        let hidden = self.hidden(&value);
+        if hidden != value {
+            *bytes = hidden.to_string().into_bytes();
         }
     }
 
-    /// Says whether there was one.
-    fn hide_in_value(&self, value: &mut Value) -> bool {
+    fn hidden(&self, value: &Value) -> Value {
         match value {
-            Value::String(text) => {
-                let is_found = self.is_in(text);
-                if is_found {
-                    *text = self.hide(text);
-                }
-                is_found
-            }
-            Value::Array(values) => values.iter_mut().fold(false, |found, value| self.hide_in_value(value) || found),
-            Value::Object(fields) => {
-                let mut is_found = false;
-                if fields.keys().any(|name| self.is_in(name)) {
-                    is_found = true;
-                    *fields = mem::take(fields).into_iter().map(|(name, value)| (self.hide(&name), value)).collect();
-                }
-                fields.values_mut().fold(is_found, |found, value| self.hide_in_value(value) || found)
-            }
-            Value::Null | Value::Bool(_) | Value::Number(_) => false,
+            Value::String(text) => Value::String(self.hide(text)),
+            Value::Array(values) => values.iter().map(|value| self.hidden(value)).collect(),
+            Value::Object(fields) => fields.iter().map(|(name, value)| (self.hide(name), self.hidden(value))).collect(),
+            Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
         }
-    }
-
-    fn is_in(&self, text: &str) -> bool {
-        self.0.iter().any(|secret| text.contains(secret.as_str()))
     }
 }
 
