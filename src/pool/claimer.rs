@@ -52,6 +52,7 @@ fn claim_due(core: &Arc<Core>) -> bool {
     if picks.is_empty() && open.is_empty() {
         return true;
     }
+    let ends_before = core.ready.ends();
     match claim(core, &picks, &open) {
         // What was picked and not granted has ended, or is not due yet by the repository's calendar.
         Ok(claims) => {
@@ -68,7 +69,7 @@ fn claim_due(core: &Arc<Core>) -> bool {
         }
         // What is due stays so, until there is money for it.
         Err(RepositoryError::OverBudget(over)) => {
-            close::hold_until_funded(core, &over);
+            close::hold_until_funded(core, &over, ends_before);
             give_back(core, picks, open);
         }
         Err(error) => {

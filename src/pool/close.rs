@@ -334,14 +334,14 @@ fn call_back(core: &Core, execution: &Execution, result: &WorkResult, status: Un
     }
 }
 
-/// Claims nothing before a budget has enough left.
-pub(super) fn hold_until_funded(core: &Core, over: &OverBudget) {
+/// Claims nothing before a budget has enough left. So many attempts had ended here when the claim began.
+pub(super) fn hold_until_funded(core: &Core, over: &OverBudget, ends_before: u64) {
     let (reason, is_exhausted) = (over.to_string(), !over.is_passing());
     if is_exhausted && core.ready.over_budget_is_news(&reason) {
         log::warn!("{}: nothing is started: {reason}", core.job.id);
         core.callbacks.tell_of(|| Event::Held { reason: &reason, until: None });
     }
-    core.ready.hold_until_funded(&reason, core.in_ms(LOOK_FOR_MONEY), is_exhausted);
+    core.ready.hold_until_funded(&reason, core.in_ms(LOOK_FOR_MONEY), is_exhausted, ends_before);
 }
 
 /// Starts nothing until then.

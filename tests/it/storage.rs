@@ -14,13 +14,15 @@ use rusqlite::Connection;
 use workcrew::audit::verify::{Heads, Verify};
 use workcrew::chain::Hash;
 use workcrew::clock::{Clock, ManualClock, SystemClock};
+use workcrew::limits::AccountHolder;
 use workcrew::repository::sqlite::{OpenError, SqliteArchive, SqliteOptions};
 use workcrew::repository::{
     By, CancelAnswer, ClaimRequest, Claimant, Closed, Intake, LeaseView, Result, Scope, Slot, Submitted,
 };
 use workcrew::{
-    Archive, AttemptReport, Beginning, JobChange, JobId, Lease, Message, NewJob, NewOwner, NewUnit, OwnerId,
-    OwnerState, Process, Repository, RepositoryError, SqliteRepository, UnitStatus, WorkerId,
+    Archive, AttemptReport, Beginning, Charge, JobChange, JobId, Lease, Message, Money, NewJob, NewOwner, NewUnit,
+    OwnerId, OwnerState, Process, Progress, Repository, RepositoryError, SqliteRepository, Tokens, UnitStatus,
+    WorkerId,
 };
 
 use crate::children::{self, Role, say, spawn_waiting};
@@ -827,4 +829,55 @@ fn a_database_of_the_first_version_can_be_read_and_is_brought_up_to_date_when_it
     assert_eq!(owners[0].host, None);
     assert!(owners[1].host.as_ref().is_some_and(|host| !host.is_empty()));
     assert_eq!(owners[1].state, Some(OwnerState::default()));
+}
+
+#[test]
+fn a_database_from_before_anybody_counted_knows_what_is_left_of_its_budgets() {
+    let folder = support::folder();
+    let path = folder.path().join("old.db");
+    let repository = SqliteRepository::open(&path).unwrap();
+    let job = repository.create_job(&NewJob::named("old")).unwrap().id;
+    // Its machine has started again since.
+    let owner = repository.register_owner(&NewOwner::new(Process::this("an earlier boot"), "old")).unwrap();
+    let cost = |nanos| Charge::reported("m", Tokens::default(), Money::from_nanos(nanos));
+    let [paid, free, unpriced, open] = ["paid", "free", "unpriced", "open"].map(|id| {
+        let lease = submit(&repository, job, owner, id).unwrap();
+        repository.start(&lease, &Beginning::default()).unwrap();
+        lease
+    });
+    repository.finish(&paid, &report().charge(cost(300))).unwrap();
+    repository.finish(&free, &report()).unwrap();
+    repository.finish(&unpriced, &report().charge(cost(40)).charge(Charge::unpriced("n", Tokens::default()))).unwrap();
+    repository.progress(&open, &Progress::default().charge(cost(5))).unwrap();
+    let budget = JobChange::default().budget(Money::from_nanos(1_000));
+    repository.change_job(job, &budget, &By::whom("ada")).unwrap();
+    let holder = AccountHolder::Job(job);
+    let account = repository.account(holder).unwrap().unwrap();
+    assert_eq!(
+        (account.spent, account.reserved, account.largest),
+        (Money::from_nanos(340), Money::ZERO, Some(Money::from_nanos(300)))
+    );
+    drop(repository);
+    Connection::open(&path)
+        .unwrap()
+        .execute_batch(
+            "DROP TABLE accounts;
+             ALTER TABLE attempts DROP COLUMN expected;
+             ALTER TABLE owners DROP COLUMN budget;
+             PRAGMA user_version = 3;",
+        )
+        .unwrap();
+
+    let archive = SqliteArchive::open(&path).unwrap();
+    assert_eq!(archive.account(holder).unwrap(), Some(account), "as it would be");
+    assert_clean(&archive, &Verify::new());
+    drop(archive);
+    let repository = SqliteRepository::open(&path).unwrap();
+    assert_eq!(repository.account(holder).unwrap(), Some(account));
+    assert_clean(&repository, &Verify::new());
+    // Nothing was expected of what is under way: it costs what it has said.
+    assert_eq!(repository.expire(10).unwrap().len(), 1);
+    let account = repository.account(holder).unwrap().unwrap();
+    assert_eq!((account.spent, account.reserved), (Money::from_nanos(345), Money::ZERO));
+    assert_clean(&repository, &Verify::new());
 }

@@ -19,6 +19,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod affinity;
+mod budgets;
 mod checker;
 mod dispatch;
 mod load;

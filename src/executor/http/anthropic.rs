@@ -57,7 +57,6 @@ impl Wire for Anthropic {
     const NAME: &'static str = "anthropic_api";
     const BASE_URL: &'static str = "https://api.anthropic.com";
     const PATH: &'static str = "/v1/messages";
-    const MAX_TOKENS: Option<u32> = Some(MAX_TOKENS);
     const KEY_VARIABLE: &'static str = "ANTHROPIC_API_KEY";
     type Reply = AnthropicReply;
 
@@ -165,6 +164,10 @@ struct Block {
 impl AnthropicReply {
     fn start(&mut self, message: &Value) {
         let Value::Object(message) = message else { return };
+        // One is expected, and an event has a bound.
+        if !self.message.is_empty() {
+            self.kept_bytes += fields_bytes(message);
+        }
         self.message.extend(message.iter().map(|(name, value)| (name.clone(), value.clone())));
         let taken = ["content", "usage", "stop_reason", "stop_details"].map(|name| self.message.remove(name));
         let [content, usage, stop_reason, stop_details] = taken.map(Option::unwrap_or_default);
@@ -179,7 +182,7 @@ impl AnthropicReply {
         let Value::Object(block) = block else { return };
         if index < BLOCKS_LIMIT {
             self.text.push_str(block.get("text").and_then(Value::as_str).unwrap_or_default());
-            self.kept_bytes += block.values().map(|value| value.to_string().len()).sum::<usize>();
+            self.kept_bytes += fields_bytes(block);
             self.blocks.insert(index, Block { value: block.clone(), json: String::new() });
         }
     }
@@ -220,7 +223,11 @@ impl AnthropicReply {
 
     /// Each counter takes the place of the one before.
     fn take_usage(&mut self, usage: &Value) {
-        let counted = usage.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
+        let Value::Object(usage) = usage else { return };
+        if !self.usage.is_empty() {
+            self.kept_bytes += fields_bytes(usage);
+        }
+        let counted = usage.iter().filter(|(_, value)| !value.is_null());
         self.usage.extend(counted.map(|(name, value)| (name.clone(), value.clone())));
     }
 
@@ -244,6 +251,11 @@ impl AnthropicReply {
         };
         self.blocks.values().map(whole).collect()
     }
+}
+
+/// About how much memory fields take.
+fn fields_bytes(fields: &Map<String, Value>) -> usize {
+    fields.iter().map(|(name, value)| name.len() + value.to_string().len()).sum()
 }
 
 fn append(block: &mut Map<String, Value>, name: &str, more: &str) {
@@ -376,6 +388,23 @@ mod tests {
 
     fn start(index: u64, block: Value) -> Value {
         json!({ "type": "content_block_start", "index": index, "content_block": block })
+    }
+
+    #[test]
+    fn nothing_is_kept_that_does_not_count() {
+        let long = "x".repeat(1_000);
+        let named = |number: usize| json!({ format!("{long}{number}"): 1, "type": "tool_use" });
+        for hostile in [
+            |named: Value, _| json!({ "type": "message_start", "message": named }),
+            |named: Value, _| json!({ "type": "message_start", "message": { "usage": named } }),
+            |named: Value, _| json!({ "type": "message_delta", "delta": {}, "usage": named }),
+            |named: Value, number| start(number, named),
+        ] {
+            let events: Vec<Value> = (0..100).map(|number| hostile(named(number), number as u64)).collect();
+            let reply = taken(&events);
+            let kept = reply.raw().to_string().len();
+            assert!(kept > 100_000 && reply.kept_bytes() + 3_000 > kept * 9 / 10, "{kept}: {}", reply.kept_bytes());
+        }
     }
 
     #[test]

@@ -19,6 +19,9 @@ use crate::money::Tokens;
 /// How many tools a model calls at once, at most.
 const CALLS_LIMIT: usize = 1_000;
 
+/// About how much a call takes beside its name and its arguments.
+const CALL_BYTES: usize = 64;
+
 /// How OpenAI speaks.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenAi;
@@ -48,7 +51,6 @@ impl Wire for OpenAi {
     const NAME: &'static str = "openai_api";
     const BASE_URL: &'static str = "https://api.openai.com/v1";
     const PATH: &'static str = "/chat/completions";
-    const MAX_TOKENS: Option<u32> = None;
     const KEY_VARIABLE: &'static str = "OPENAI_API_KEY";
     type Reply = OpenAiReply;
 
@@ -199,6 +201,7 @@ impl OpenAiReply {
             Some(at) => at,
             None if self.calls.len() < CALLS_LIMIT => {
                 self.calls.push(ToolCall { index, id: id.to_owned(), ..ToolCall::default() });
+                self.other_bytes += CALL_BYTES + id.len();
                 self.calls.len() - 1
             }
             None => return,
@@ -208,13 +211,15 @@ impl OpenAiReply {
         // Some repeat it with every piece.
         if call.name.is_empty() {
             text(function, "name").clone_into(&mut call.name);
+            self.other_bytes += call.name.len();
         }
+        let before = call.arguments.len();
         match function.get("arguments") {
             Some(Value::String(piece)) => call.arguments.push_str(piece),
             Some(whole @ Value::Object(_)) => call.arguments = whole.to_string(),
             _ => {}
         }
-        self.other_bytes += text(function, "arguments").len() + 64;
+        self.other_bytes += call.arguments.len().saturating_sub(before);
     }
 
     fn take_choice(&mut self, choice: &Value, content: &str) {
@@ -327,7 +332,8 @@ impl Reply for OpenAiReply {
         let cache_write = count(details("prompt_tokens_details"), "cache_write_tokens").min(input - cache_read);
         let reasoning = count(details("completion_tokens_details"), "reasoning_tokens");
         // Some count thinking beside the output, which shows in the total.
-        let is_apart = reasoning > output || (reasoning > 0 && total == input + output + reasoning);
+        let is_apart =
+            reasoning > output || (reasoning > 0 && total == input.saturating_add(output).saturating_add(reasoning));
         let tokens = Tokens {
             input: input - cache_read - cache_write,
             output: if is_apart { output } else { output - reasoning },
@@ -394,6 +400,25 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_kept_that_does_not_count_and_a_piece_counts_as_what_it_adds() {
+        let long = "x".repeat(1_000);
+        let event = |call: Value| json!({ "choices": [{ "index": 0, "delta": { "tool_calls": [call] } }] });
+        let hostile: [Box<dyn Fn(usize) -> Value>; 3] = [
+            Box::new(|number| json!({ "id": format!("{long}{number}") })),
+            Box::new(|number| json!({ "index": number, "function": { "name": long } })),
+            Box::new(|number| json!({ "index": number, "function": { "arguments": { "x": long } } })),
+        ];
+        for hostile in hostile {
+            let reply = taken(&(0..100).map(|number| event(hostile(number))).collect::<Vec<_>>());
+            let kept = reply.raw().to_string().len();
+            assert!(kept > 100_000 && reply.kept_bytes() > kept * 9 / 10, "{kept}: {}", reply.kept_bytes());
+        }
+        let piece = json!({ "index": 0, "id": "a", "function": { "name": "look", "arguments": "12" } });
+        let reply = taken(&vec![event(piece); 1_000]);
+        assert!(reply.kept_bytes() < 2_100, "{}", reply.kept_bytes());
+    }
+
+    #[test]
     fn tokens_are_taken_apart_however_they_are_counted() {
         let tokens = |usage: Value| taken(&[json!({ "choices": null, "usage": usage })]).usage().unwrap().tokens;
         let thinking = |reasoning: u64| json!({ "reasoning_tokens": reasoning });
@@ -407,6 +432,9 @@ mod tests {
         assert_eq!(tokens(cached), expected);
         let odd = json!({ "prompt_tokens": 1, "prompt_tokens_details": { "cached_tokens": 60 } });
         assert_eq!(tokens(odd).total(), 1, "no token is counted twice");
+        let huge =
+            json!({ "prompt_tokens": u64::MAX, "completion_tokens": 2, "completion_tokens_details": thinking(1) });
+        assert_eq!((tokens(huge.clone()).input, tokens(huge).output), (u64::MAX, 1), "and none wraps");
     }
 
     #[test]

@@ -6,6 +6,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use serde_json::Value;
+
 use super::failure::Failure;
 use crate::executor::trouble::Trouble;
 
@@ -68,12 +70,39 @@ impl Secrets {
         self.0.iter().fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), HIDDEN))
     }
 
-    /// Bytes without any of them.
+    /// Bytes without any of them, also where JSON writes one in another way: as `\u0073k`, or a slash as `\/`.
     pub(super) fn hide_in(&self, bytes: &mut Vec<u8>) {
         for secret in self.0.iter().map(String::as_bytes) {
-            while let Some(at) = bytes.windows(secret.len()).position(|part| part == secret) {
-                bytes.splice(at..at + secret.len(), HIDDEN.bytes());
+            let (mut without, mut rest) = (Vec::new(), bytes.as_slice());
+            while let Some(at) = rest.windows(secret.len()).position(|part| part == secret) {
+                without.extend_from_slice(&rest[..at]);
+                without.extend_from_slice(HIDDEN.as_bytes());
+                rest = &rest[at + secret.len()..];
             }
+            if !without.is_empty() {
+                without.extend_from_slice(rest);
+                *bytes = without;
+            }
+        }
+        if !self.0.is_empty() && bytes.contains(&b'\\') {
+            self.hide_in_escapes(bytes);
+        }
+    }
+
+    fn hide_in_escapes(&self, bytes: &mut Vec<u8>) {
+        let Ok(value) = serde_json::from_slice::<Value>(bytes) else { return };
+        let hidden = self.hidden(&value);
+        if hidden != value {
+            *bytes = hidden.to_string().into_bytes();
+        }
+    }
+
+    fn hidden(&self, value: &Value) -> Value {
+        match value {
+            Value::String(text) => Value::String(self.hide(text)),
+            Value::Array(values) => values.iter().map(|value| self.hidden(value)).collect(),
+            Value::Object(fields) => fields.iter().map(|(name, value)| (self.hide(name), self.hidden(value))).collect(),
+            Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
         }
     }
 }
@@ -118,9 +147,23 @@ impl Address {
         }
         let values = query.split('&').filter_map(|pair| pair.split_once('=')).map(|(_, value)| value);
         let secrets = [user].into_iter().chain(user.split_once(':').map(|(_, password)| password)).chain(values);
-        let secrets = secrets.map(str::to_owned).collect();
+        // Whoever repeats one may write it as it is meant.
+        let secrets = secrets.flat_map(|secret| [secret.to_owned(), percent_decoded(secret)]).collect();
         Ok(Address { url, shown, secrets })
     }
+}
+
+/// What a part of an address means: `%2F` is a slash.
+fn percent_decoded(text: &str) -> String {
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, behind)) = rest.split_first() {
+        let hex = behind.get(..2).filter(|_| first == b'%').and_then(|two| std::str::from_utf8(two).ok());
+        let byte = hex.and_then(|two| u8::from_str_radix(two, 16).ok());
+        decoded.push(byte.unwrap_or(first));
+        rest = if byte.is_some() { &behind[2..] } else { behind };
+    }
+    String::from_utf8_lossy(&decoded).into_owned()
 }
 
 impl fmt::Debug for Address {
@@ -145,6 +188,40 @@ mod tests {
         secrets.hide_in(&mut bytes);
         assert_eq!(bytes, hidden.as_bytes());
         assert!(!format!("{secrets:?}").contains(KEY));
+    }
+
+    #[test]
+    fn a_secret_is_hidden_however_json_writes_it() {
+        let secrets = Secrets::of(["sk/ant+0123456789abcdef".to_owned()]);
+        for (said, hidden) in [
+            (r#"{"a":"is sk\/ant+0123456789abcdef"}"#, r#"{"a":"is [hidden]"}"#),
+            (
+                r#"[{"\u0073k/ant\u002b0123456789abcdef":["sk\/ant+0123456789abcdef"]}]"#,
+                r#"[{"[hidden]":["[hidden]"]}]"#,
+            ),
+            (r#"{ "a": "another\n" }"#, r#"{ "a": "another\n" }"#),
+            (r"no JSON \", r"no JSON \"),
+        ] {
+            let mut bytes = said.as_bytes().to_vec();
+            secrets.hide_in(&mut bytes);
+            assert_eq!(String::from_utf8(bytes).unwrap(), hidden);
+        }
+    }
+
+    #[test]
+    fn a_secret_that_is_repeated_very_often_holds_nobody_up() {
+        let mut bytes = KEY.repeat(100_000).into_bytes();
+        Secrets::of([KEY.to_owned()]).hide_in(&mut bytes);
+        assert_eq!(bytes, HIDDEN.repeat(100_000).into_bytes());
+    }
+
+    #[test]
+    fn a_secret_of_an_address_is_hidden_as_it_is_written_and_as_it_is_meant() {
+        let address = Address::of("https://me:p%40ssword-0123456789@x/?key=a%2Fb%2Bc-0123456789%", "/y").unwrap();
+        let secrets = Secrets::of(address.secrets);
+        for secret in ["p%40ssword-0123456789", "p@ssword-0123456789", "a%2Fb%2Bc-0123456789%", "a/b+c-0123456789%"] {
+            assert_eq!(secrets.hide(secret), HIDDEN, "{secret}");
+        }
     }
 
     #[test]

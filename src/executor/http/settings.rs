@@ -74,10 +74,14 @@ impl Settings {
         self.prices.price(model).or_else(|| self.prices.price(&self.model))
     }
 
-    /// What one request may cost, if it is known how long an answer may be.
+    /// What an attempt may cost, if it is known how long an answer may be. With tools there is no telling: each call of one is a request more.
     pub(super) fn estimate<W: Wire>(&self) -> Option<Estimate> {
-        let max_tokens = self.max_tokens.or(W::MAX_TOKENS)?;
-        Estimate::of(self.prices.price(&self.model)?, max_tokens.into())
+        if !self.tools.is_empty() {
+            return None;
+        }
+        let body = self.body::<W>(&[]);
+        let max_tokens = ["max_tokens", "max_completion_tokens"].iter().find_map(|&name| body.get(name)?.as_u64())?;
+        Estimate::of(self.prices.price(&self.model)?, max_tokens)
     }
 
     /// What is sent.

@@ -179,7 +179,7 @@ impl<W: Wire> Talk<'_, W> {
         let (call, spending) = (self.call, &mut self.spending);
         let (mut told_at, mut is_usage_told) = (None::<Instant>, false);
         let outcome = exchange.ask::<W>(&body, &mut reply, &mut |reply| {
-            if let Some(usage) = reply.usage().filter(|_| !is_usage_told) {
+            if let Some(usage) = (!is_usage_told).then(|| reply.usage()).flatten() {
                 is_usage_told = true;
                 spending.counts(reply.model().unwrap_or(&settings.model), usage.tokens);
                 spending.tell(settings, call);

@@ -24,8 +24,6 @@ pub trait Wire: fmt::Debug + Send + Sync + 'static {
     const PATH: &'static str;
     /// The variable in which people have their key.
     const KEY_VARIABLE: &'static str;
-    /// How many tokens an answer may have if nobody says so; `None` if the provider decides.
-    const MAX_TOKENS: Option<u32>;
     /// What is made of an answer.
     type Reply: Reply;
 

@@ -35,7 +35,7 @@ use super::stats::{PoolPhase, PoolStats, WorkerView};
 use super::timers::{Alarm, Timers};
 use crate::nudge::Nudge;
 use crate::sync::Condvar;
-use crate::sync::atomic::AtomicBool;
+use crate::sync::atomic::{AtomicBool, AtomicU64};
 use crate::sync::thread::JoinHandle;
 
 #[derive(Debug)]
@@ -179,6 +179,8 @@ pub(super) struct Ready {
     pub(super) claimer: Nudge,
     /// Whether a claim was refused for want of money, and no attempt has ended here since.
     is_out_of_money: AtomicBool,
+    /// How many attempts have ended here, each of which may have left money.
+    ends: AtomicU64,
 }
 
 impl Ready {
@@ -217,6 +219,7 @@ impl Ready {
             supervisor: Nudge::new(),
             claimer: Nudge::new(),
             is_out_of_money: AtomicBool::new(false),
+            ends: AtomicU64::new(0),
         }
     }
 

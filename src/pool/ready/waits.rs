@@ -187,11 +187,21 @@ impl Ready {
         self.hold_until(reason, until_ms.map_or(HoldEnd::Told, HoldEnd::At));
     }
 
+    /// How many attempts have ended here, for whoever is about to claim: see [`Ready::hold_until_funded`].
+    pub(in crate::pool) fn ends(&self) -> u64 {
+        self.ends.load(Ordering::SeqCst)
+    }
+
     /// Starts nothing before a budget has enough left; tries again then. If nothing that is under way can leave more, whoever waits for
-    /// completion need not wait.
-    pub(in crate::pool) fn hold_until_funded(&self, reason: &str, again_ms: i64, is_exhausted: bool) {
+    /// completion need not wait. An attempt that has ended since the claim began may have left enough, and nobody would say so again: then
+    /// it is tried again at once.
+    pub(in crate::pool) fn hold_until_funded(&self, reason: &str, again_ms: i64, is_exhausted: bool, ends_before: u64) {
         self.hold_until(reason, HoldEnd::Funded { again_ms, is_exhausted });
-        self.is_out_of_money.store(true, Ordering::Release);
+        // Said before it is counted, while whoever ends an attempt counts it before looking: one of the two sees the other.
+        self.is_out_of_money.store(true, Ordering::SeqCst);
+        if self.ends() != ends_before {
+            self.look_for_money();
+        }
     }
 
     /// Whether it was not said before, in these words, that nothing is left.
@@ -216,10 +226,15 @@ impl Ready {
 
     /// An attempt has ended, so that a budget may have more left.
     pub(in crate::pool) fn money_may_be_left(&self) {
+        self.ends.fetch_add(1, Ordering::SeqCst);
         // Asked after every attempt, and hardly ever so.
-        if self.is_out_of_money.swap(false, Ordering::AcqRel) {
-            self.end_hold(|hold| matches!(hold.end, HoldEnd::Funded { .. }));
+        if self.is_out_of_money.swap(false, Ordering::SeqCst) {
+            self.look_for_money();
         }
+    }
+
+    fn look_for_money(&self) {
+        self.end_hold(|hold| matches!(hold.end, HoldEnd::Funded { .. }));
     }
 
     /// Why nothing is executed, if that is so. What was claimed while there was money is.

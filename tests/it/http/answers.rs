@@ -161,6 +161,65 @@ fn a_price_is_that_of_the_model_that_answered_and_a_class_without_one_leaves_the
 }
 
 #[test]
+fn what_an_attempt_may_cost_follows_from_what_is_really_sent_and_with_tools_nobody_can_tell() {
+    let provider = Provider::always(Vec::new());
+    let money = |text: &str| text.parse::<Money>().unwrap();
+    let price = || Price::new("2026-01-01T00:00:00Z".parse().unwrap()).input(money("3")).output(money("1000"));
+    let answer = |executor: &dyn Executor| executor.estimate().map(|estimate| estimate.answer);
+    let anthropic = || anthropic(&provider).price(price());
+    assert_eq!(answer(&anthropic()), Some(money("4.096")));
+    assert_eq!(answer(&anthropic().max_tokens(500)), Some(money("0.5")));
+    assert_eq!(answer(&anthropic().max_tokens(500).extra("max_tokens", 700)), Some(money("0.7")));
+    let openai = || openai(&provider).price(price());
+    assert_eq!(answer(&openai()), None, "the provider decides");
+    assert_eq!(answer(&openai().max_tokens(500)), Some(money("0.5")));
+    assert_eq!(answer(&openai().extra("max_tokens", 700)), Some(money("0.7")));
+    assert_eq!(answer(&openai().extra("max_completion_tokens", 700)), Some(money("0.7")));
+    let tool = || Tool::new("look", "Looks.", json!({ "type": "object" }), |_, _| Ok(String::new()));
+    assert_eq!(answer(&anthropic().tool(tool())), None, "each call of a tool is one more request");
+    assert_eq!(answer(&openai().max_tokens(500).tool(tool())), None);
+}
+
+#[test]
+fn thinking_and_counters_that_are_told_again_and_again_are_paid_for_once_to_the_nano_dollar() {
+    let money = |text: &str| text.parse::<Money>().unwrap();
+    let price = Price::new("2026-01-01T00:00:00Z".parse().unwrap()).input(money("1.1")).output(money("4.4"));
+    let price = price.cache_read(money("0.275")).cache_write(money("1.375")).reasoning(money("4.401"));
+
+    // Cumulative counters, and the last event twice.
+    let ended = |output: u64, thinking: u64| {
+        let usage = json!({ "input_tokens": 7, "output_tokens": output, "output_tokens_details": { "thinking_tokens": thinking } });
+        speech::event(&json!({ "type": "message_delta", "delta": { "stop_reason": "end_turn" }, "usage": usage }))
+    };
+    let events = [
+        vec![speech::began(), speech::began()],
+        speech::text_block(0, &["Paris."]),
+        vec![ended(11, 5), ended(333, 222), ended(333, 222), speech::event(&json!({ "type": "message_stop" }))],
+    ];
+    let provider = Provider::always(vec![Step::Send(stream(&events.concat()))]);
+    let tried = ask(anthropic(&provider).price(price.clone()));
+    let [charge] = &*tried.charges else { panic!("{:?}", tried.charges) };
+    let tokens = Tokens { input: 7, output: 111, cache_read: 300, cache_write: 4_000, reasoning: 222 };
+    assert_eq!((charge.tokens, charge.is_estimated), (tokens, false));
+    // 7 × 1.1 + 111 × 4.4 + 300 × 0.275 + 4,000 × 1.375 + 222 × 4.401 millionths of a dollar.
+    assert_eq!(charge.amount, Some(Money::from_nanos(7_700 + 488_400 + 82_500 + 5_500_000 + 977_022)));
+    assert_eq!(tried.unit.cost.amount, charge.amount.unwrap());
+
+    // The usage comes with every chunk, and twice in the end.
+    let mut events = speech::openai_text(&["Paris."]);
+    let part = json!({ "id": "chatcmpl-1", "model": "gpt-test-1", "choices": [], "usage": { "prompt_tokens": 320, "completion_tokens": 2 } });
+    events.insert(1, format!("data: {part}\n\n"));
+    events.insert(events.len() - 1, speech::usage());
+    let provider = Provider::always(vec![Step::Send(stream(&events))]);
+    let tried = ask(openai(&provider).price(price));
+    let [charge] = &*tried.charges else { panic!("{:?}", tried.charges) };
+    let tokens = Tokens { input: 20, output: 46_000, cache_read: 300, cache_write: 0, reasoning: 4_000 };
+    assert_eq!((charge.tokens, charge.is_estimated), (tokens, false));
+    assert_eq!(charge.amount, Some(Money::from_nanos(22_000 + 202_400_000 + 82_500 + 17_604_000)));
+    assert_eq!(tried.unit.cost.amount, charge.amount.unwrap());
+}
+
+#[test]
 fn what_is_recorded_says_how_it_was_asked() {
     let provider = Provider::always(Vec::new());
     let api = AnthropicApi::new("m").base_url(&provider.url).system_prompt("Be brief.").max_tokens(77);

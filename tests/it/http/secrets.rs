@@ -33,6 +33,7 @@ fn a_key_is_in_no_table_no_export_no_error_and_no_debug_even_if_the_provider_rep
     let error = json!({ "error": { "type": "invalid_request_error", "message": format!("bad key: {repeated}") } });
     let text = |text: &str| speech::anthropic_text(&[text]);
     let said = text(&format!("your key is {repeated}"));
+    let escaped = error.to_string().replace("sk-", r"\u0073k-");
     let steps = vec![
         vec![Step::Send(json_answer(400, &error))],
         vec![Step::Send(answer(500, &[("request-id", &repeated)], &format!("<html>{repeated}</html>")))],
@@ -47,6 +48,8 @@ fn a_key_is_in_no_table_no_export_no_error_and_no_debug_even_if_the_provider_rep
         ]))],
         vec![Step::Send(stream(&said))],
         vec![Step::Send(Vec::new())],
+        vec![Step::Send(answer(400, &[("content-type", "application/json")], &escaped))],
+        vec![Step::Send(begun_stream(&[speech::began(), format!("data: {escaped}\n\n")]))],
     ];
     let count = steps.len();
     let provider = Provider::each(steps);

@@ -8,6 +8,7 @@ mod failover;
 mod handling;
 mod leaving;
 mod sharing;
+mod spending;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{TcpListener, TcpStream};
