@@ -160,7 +160,11 @@ impl Writer<'_> {
         let charges = self.archive.charges(attempt.key)?;
         let cost: Cost = charges.iter().map(Charge::cost).sum();
         // What nobody has told is not nothing.
-        let cost = if charges.is_empty() { "no bill".to_owned() } else { cost.to_string() };
+        let cost = match (charges.is_empty(), attempt.outcome) {
+            (true, None) => "no bill yet".to_owned(),
+            (true, Some(_)) => "no bill".to_owned(),
+            (false, _) => cost.to_string(),
+        };
         let worker = line(attempt.worker_id.as_str());
         writeln!(self.out, "\nattempt {} on {worker}: {outcome}{seconds}, {cost}", attempt.key.number)?;
         if let Some(failure) = &attempt.failure {

@@ -171,7 +171,7 @@ fn row(unit: &UnitSummary, now: DateTime<Utc>) -> [String; 7] {
         match (unit.charges().next(), unit.last_attempt()) {
             (Some(_), _) => print::cost(unit.cost()),
             // What nobody has told is not nothing.
-            (None, Some(last)) if last.started_at.is_some() => "no bill".to_owned(),
+            (None, Some(last)) if last.started_at.is_some() && last.outcome.is_some() => "no bill".to_owned(),
             (None, _) => String::new(),
         },
         unit.completed_at.map(stamp).unwrap_or_default(),
