@@ -430,6 +430,6 @@ mod tests {
         assert_eq!(options("--cwd b -- tr a-z A-Z").to_string(), "command --cwd=b -- tr a-z A-Z");
         // Where a key is sent, and which.
         let line = "--executor openai --model m --base-url http://127.0.0.1:9 --key-env KEY";
-        assert_eq!(options(line).to_string(), "openai --base-url='http://127.0.0.1:9' --key-env=KEY");
+        assert_eq!(options(line).to_string(), "openai --base-url=http://127.0.0.1:9 --key-env=KEY");
     }
 }
