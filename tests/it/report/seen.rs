@@ -53,7 +53,7 @@ fn an_unknown_price_is_never_nothing() {
     let (path, _) = scene.write(&Report::new());
     browser.open(&path, "");
     let lead = browser.text("#lead");
-    assert!(lead.contains("cost at least $0.0700, and 2 attempts whose price is unknown."), "{lead}");
+    assert!(lead.contains("cost at least $0.0700, and 1 attempt whose price is unknown."), "{lead}");
     assert_eq!(browser.text("#tile-cost .value"), "at least $0.0700");
     assert_eq!(
         browser.eval("[...document.querySelectorAll('#models .bar-value')].map((bar) => bar.textContent)"),
