@@ -1,4 +1,4 @@
--- The database of workcrew as it is today (user_version 4).
+-- The database of workcrew as it is today (user_version 5).
 --
 -- Times are milliseconds since 1970 UTC unless their name ends in `_boot_ms`: those count from the
 -- start of the machine, and are comparable only within one boot (see owners.boot_id).
@@ -246,6 +246,31 @@ CREATE TABLE charges (
     is_estimated   INTEGER NOT NULL,
     PRIMARY KEY (unit_key, attempt_number, model),
     FOREIGN KEY (unit_key, attempt_number) REFERENCES attempts (unit_key, number)
+) STRICT, WITHOUT ROWID;
+
+-- Turns to ask a provider, for as long as they count or their attempts have not ended.
+CREATE TABLE turns (
+    id              INTEGER PRIMARY KEY,
+    provider        TEXT    NOT NULL,
+    unit_key        INTEGER NOT NULL,
+    attempt_number  INTEGER NOT NULL,
+    boot_id         TEXT    NOT NULL,   -- in another boot none of them counts
+    free_at_boot_ms INTEGER NOT NULL,   -- counts until then
+    input           INTEGER NOT NULL,   -- tokens that were expected; once the attempt has ended its charges count instead
+    output          INTEGER NOT NULL,
+    FOREIGN KEY (unit_key, attempt_number) REFERENCES attempts (unit_key, number)
+) STRICT;
+
+-- Serves: taking a turn, which counts those of the provider and removes what no longer does.
+CREATE INDEX turns_by_provider ON turns (provider, free_at_boot_ms);
+
+-- Until when a provider is not to be asked, as it has said itself.
+CREATE TABLE holds (
+    provider      TEXT    PRIMARY KEY,
+    until         INTEGER NOT NULL,   -- by the calendar, for people and for another boot
+    until_boot_ms INTEGER NOT NULL,   -- by the clock of the machine, in this boot
+    boot_id       TEXT    NOT NULL,
+    reason        TEXT    NOT NULL    -- for people
 ) STRICT, WITHOUT ROWID;
 
 -- A pool slot as others see it. Rows of ended workers stay.

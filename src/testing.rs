@@ -17,7 +17,7 @@ use crate::conversation::{Message, StoredMessage};
 pub use crate::fault::{Action, ENVIRONMENT_VARIABLE, Stage, arm, arm_from_environment, disarm_all, point};
 use crate::job::{Job, JobChange, JobId, NewJob};
 use crate::lease::{Backpressure, Claim, Held, Lease, NewOwner, Owner, OwnerId, OwnerState};
-use crate::limits::{Account, AccountHolder};
+use crate::limits::{Account, AccountHolder, Ask, NewHold, ProviderHold, RateLimits, Turn};
 use crate::money::Charge;
 use crate::repository::{
     Archive, Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Insertion, Intake, JobEntry,
@@ -58,6 +58,8 @@ pub enum Verb {
     EndOwner,
     ChangeWorker,
     Purge,
+    TakeTurn,
+    Hold,
     Read,
 }
 
@@ -267,6 +269,10 @@ impl Archive for FaultyRepository {
         self.guarded(Verb::Read, |inner| inner.job_named(name))
     }
 
+    fn holds(&self) -> Result<Vec<ProviderHold>> {
+        self.guarded(Verb::Read, |inner| inner.holds())
+    }
+
     fn account(&self, holder: AccountHolder) -> Result<Option<Account>> {
         self.guarded(Verb::Read, |inner| inner.account(holder))
     }
@@ -417,6 +423,18 @@ impl Repository for FaultyRepository {
 
     fn checkpoint_at(&self, lease: &Lease, value: &Value) -> Result<()> {
         self.guarded(Verb::CheckpointAt, |inner| inner.checkpoint_at(lease, value))
+    }
+
+    fn take_turn(&self, lease: &Lease, provider: &str, limits: &RateLimits, ask: &Ask) -> Result<Turn> {
+        self.guarded(Verb::TakeTurn, |inner| inner.take_turn(lease, provider, limits, ask))
+    }
+
+    fn hold(&self, hold: &NewHold) -> Result<()> {
+        self.guarded(Verb::Hold, |inner| inner.hold(hold))
+    }
+
+    fn lift(&self, provider: &str) -> Result<bool> {
+        self.guarded(Verb::Hold, |inner| inner.lift(provider))
     }
 
     fn finish(&self, lease: &Lease, report: &AttemptReport) -> Result<Closed> {

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{CancelReason, CancelToken};
+use super::{CancelReason, CancelToken, ExecuteError};
 use crate::attempt::Process;
 use crate::clock::Clock;
 use crate::conversation::Message;
 use crate::lease::Claim;
+use crate::limits::Ask;
 use crate::money::{Charge, Money};
 use crate::unit::WorkUnit;
 use crate::worker::WorkerId;
@@ -22,6 +23,11 @@ pub(crate) trait Recorder: Sync {
     fn process(&self, process: Process);
     fn usage(&self, charge: Charge);
     fn checkpoint(&self, value: &Value);
+    /// Where there are no turns, it is everybody's.
+    fn turn(&self, ask: &Ask) -> Result<(), ExecuteError> {
+        let _ = ask;
+        Ok(())
+    }
 }
 
 /// One attempt at one unit, as its executor sees it.
@@ -176,6 +182,18 @@ impl<'a> Call<'a> {
     /// Keeps what was used of a model so far, which replaces what was told of it before.
     pub fn usage(&self, charge: Charge) {
         self.recorder.usage(charge);
+    }
+
+    /// Waits until it is the turn of this attempt to ask its [provider](super::Executor::provider) once more, where the pool has
+    /// [rate limits](crate::WorkPoolBuilder::rate_limits) or the provider is held.
+    ///
+    /// The first request needs no such call: the pool has taken its turn. The time that it waits here is the attempt's.
+    ///
+    /// # Errors
+    ///
+    /// It is not to ask any more. The error is what the executor should return.
+    pub fn turn(&self, ask: Ask) -> Result<(), ExecuteError> {
+        self.recorder.turn(&ask)
     }
 
     /// Saves what the next attempt should start from, in place of what was saved before. It is durable when this returns, unless the

@@ -137,6 +137,21 @@ pub trait Executor: Send + Sync + 'static {
         None
     }
 
+    /// Whom it asks, by a name under which it is counted and held: all who ask the same share [rate limits](crate::limits) and hear when it is
+    /// closed, in all processes on the repository (nobody, and nothing is shared).
+    ///
+    /// Asked once, when the pool is built. Secrets do not belong here.
+    fn provider(&self) -> Option<String> {
+        None
+    }
+
+    /// How many tokens an answer has at most (it cannot tell). They are reserved where there are limits on them.
+    ///
+    /// Asked once, when the pool is built.
+    fn answer_tokens(&self) -> Option<u64> {
+        None
+    }
+
     /// What is recorded of each attempt: who executed it, in which version, with which arguments.
     ///
     /// Asked once, when the pool is built. Secrets do not belong here.
@@ -186,6 +201,14 @@ impl Executor for Box<dyn Executor> {
 
     fn estimate(&self) -> Option<Estimate> {
         (**self).estimate()
+    }
+
+    fn provider(&self) -> Option<String> {
+        (**self).provider()
+    }
+
+    fn answer_tokens(&self) -> Option<u64> {
+        (**self).answer_tokens()
     }
 
     fn provenance(&self) -> Provenance {

@@ -21,9 +21,9 @@ use crate::attempt::Failure;
 use crate::clock::{Clock, SystemClock};
 use crate::executor::{CancelToken, ExecuteError, Executor, WorkResult};
 use crate::job::JobId;
-use crate::limits::Expectation;
+use crate::limits::{Expectation, RateLimits};
 use crate::money::Money;
-use crate::repository::Repository;
+use crate::repository::{Repository, rules};
 use crate::unit::{Affinity, WorkUnit};
 
 /// The most workers a pool may have.
@@ -61,6 +61,8 @@ pub(super) struct Settings {
     pub(super) max_abandoned: Option<usize>,
     pub(super) conversation_limit_bytes: u64,
     pub(super) budget: Option<Money>,
+    pub(super) rate_limits: Option<RateLimits>,
+    pub(super) provider: Option<String>,
     pub(super) expectation: Expectation,
     pub(super) label: String,
 }
@@ -94,6 +96,8 @@ impl Default for Settings {
             max_abandoned: None,
             conversation_limit_bytes: 256 * 1024 * 1024,
             budget: None,
+            rate_limits: None,
+            provider: None,
             expectation: Expectation::default(),
             label: "workcrew".to_owned(),
         }
@@ -105,6 +109,14 @@ impl Settings {
         let refuse = |name, problem: String| Err(StartError::Setting { name, problem });
         if let Some(problem) = max_workers_problem(self.max_workers) {
             return refuse("max_workers", problem);
+        }
+        if let Some(problem) = self.rate_limits.and_then(|limits| limits.problem()) {
+            return refuse("rate_limits", problem);
+        }
+        if let Some(provider) = &self.provider
+            && let Err(problem) = rules::check_provider(provider)
+        {
+            return refuse("provider", format!("is not one: {problem}"));
         }
         if self.min_workers > self.max_workers {
             let problem =
@@ -172,6 +184,12 @@ impl Settings {
     /// How many units a worker can have in hand, by what its executor says.
     pub(super) fn capacity_of(&self, of_executor: Option<u32>) -> u32 {
         self.capacity_strategy.resolve(self.worker_capacity, of_executor)
+    }
+
+    /// Whom the pool asks, as far as anybody says.
+    pub(super) fn provider_of(&self, executor: &dyn Executor) -> Option<String> {
+        let named = self.provider.clone().or_else(|| executor.provider());
+        named.or_else(|| self.rate_limits.map(|_| executor.name().to_owned()))
     }
 
     pub(super) fn crew(&self) -> CrewLimits {
@@ -467,6 +485,38 @@ impl WorkPoolBuilder {
     /// and what waits goes on when a budget was raised. See [`limits`](crate::limits).
     pub fn budget(mut self, budget: Money) -> Self {
         self.settings.budget = Some(budget);
+        self
+    }
+
+    /// How often the provider may be asked, by this pool and by all others on the repository that ask the same one (as often as one likes).
+    ///
+    /// Each attempt takes a turn before it begins, and a model over HTTP one more for each further request. Of an agent's command each attempt counts as
+    /// one request: what it does inside nobody can hold back. Who has to wait does so in its place; its [timeout](Self::timeout) has
+    /// not begun by then. See [`limits`](crate::limits).
+    ///
+    /// ```
+    /// use workcrew::limits::RateLimits;
+    /// use workcrew::{Call, WorkPool, WorkResult};
+    /// # use workcrew::{MemoryRepository, NewJob, NewUnit, Repository};
+    /// # let repository = MemoryRepository::new();
+    /// # let job = repository.create_job(&NewJob::named("a job"))?;
+    /// let executor = |call: &Call<'_>| Ok(WorkResult::text(call.prompt()));
+    /// let pool = WorkPool::builder(job.id, executor, repository)
+    ///     .provider("the model in the cellar")
+    ///     .rate_limits(RateLimits::new().requests(60).concurrency(2))
+    ///     .start()?;
+    /// # pool.enqueue(NewUnit::new("a"), "go")?.wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn rate_limits(mut self, limits: RateLimits) -> Self {
+        self.settings.rate_limits = Some(limits);
+        self
+    }
+
+    /// Whom this pool asks (as the [executor](Executor::provider) says): who has another account there has limits of its own, and needs a name of
+    /// its own. Where nobody says it and there are limits, it is the executor's name.
+    pub fn provider(mut self, name: impl Into<String>) -> Self {
+        self.settings.provider = Some(name.into());
         self
     }
 

@@ -18,7 +18,8 @@ use crate::attempt::{AttemptReport, Ending, Failure, FailureKind, Next, Outcome,
 use crate::error::RepositoryError;
 use crate::executor::WorkResult;
 use crate::fault::{self, Stage};
-use crate::limits::OverBudget;
+use crate::limits::{NewHold, OverBudget};
+use crate::panics;
 use crate::repository::Closed;
 use crate::sync::thread;
 use crate::unit::UnitStatus;
@@ -344,8 +345,23 @@ pub(super) fn hold_until_funded(core: &Core, over: &OverBudget, ends_before: u64
     core.ready.hold_until_funded(&reason, core.in_ms(LOOK_FOR_MONEY), is_exhausted, ends_before);
 }
 
-/// Starts nothing until then.
+/// Starts nothing until then, nor does anybody else who works for the same provider.
+///
+/// A hold without an end is about this process and what it was given, so others do not hear of it.
 pub(super) fn hold(core: &Core, until: Option<DateTime<Utc>>, reason: &str) {
+    let pause = until.and_then(|until| (until - core.clock.now().wall).to_std().ok());
+    if let Some((provider, pause)) = core.provider.as_ref().zip(pause) {
+        let hold = NewHold::new(provider, pause, reason);
+        let stored = panics::contain("holding a provider", || core.repository().hold(&hold));
+        if let Some(Err(error)) = stored {
+            log::warn!("{}: others were not told that {provider} is not to be asked: {error}", core.job.id);
+        }
+    }
+    hold_here(core, until, reason);
+}
+
+/// Starts nothing here until then.
+pub(super) fn hold_here(core: &Core, until: Option<DateTime<Utc>>, reason: &str) {
     log::warn!("{}: nothing is started: {reason}", core.job.id);
     core.hold(reason, until.map(|until| boot_ms_of(until, core.clock.now())));
     core.callbacks.tell_of(|| Event::Held { reason, until });

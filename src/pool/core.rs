@@ -54,6 +54,10 @@ pub(super) struct Core {
     /// Where sessions live, if the pool is one of several.
     pub(super) homes: Option<Homes>,
     pub(super) provenance: Provenance,
+    /// Whom it asks, if that is known.
+    pub(super) provider: Option<String>,
+    /// How many tokens an answer has at most.
+    pub(super) answer_tokens: Option<u64>,
     expectation: Expectation,
     repository: Arc<dyn Repository>,
     pub(super) clock: Arc<dyn Clock>,
@@ -113,6 +117,8 @@ impl Core {
         Core {
             number: inside::next_pool(),
             provenance: parts.executor.provenance(),
+            provider: parts.settings.provider_of(&*parts.executor),
+            answer_tokens: parts.executor.answer_tokens(),
             expectation: parts.settings.expectation.estimate(parts.executor.estimate()),
             registry: Registry::new(),
             ready: Ready::new(
@@ -229,6 +235,16 @@ impl Core {
     pub(super) fn resume(&self, now_ms: Option<i64>) {
         self.ready.resume(now_ms);
         self.heartbeat.wake();
+    }
+
+    /// Ends whatever holds the pool, also what others were told of its provider.
+    pub(super) fn resume_all(&self) {
+        if let Some(provider) = &self.provider
+            && let Err(error) = self.repository().lift(provider)
+        {
+            log::warn!("{}: {provider} is held as before: {error}", self.job.id);
+        }
+        self.resume(None);
     }
 
     /// Lets the reporter tell something.

@@ -16,12 +16,14 @@ use super::line::Tie;
 use super::observe::Event;
 use super::open_unit::{OpenUnit, Said};
 use super::supervisor;
+use super::turn;
 use crate::attempt::{AttemptReport, Failure, Process, Progress};
 use crate::chain::Hash;
 use crate::conversation::{Message, Part, Truncation};
 use crate::error::RepositoryError;
-use crate::executor::{CancelReason, CancelToken, Recorder, WorkResult};
+use crate::executor::{CancelReason, CancelToken, ExecuteError, Recorder, WorkResult};
 use crate::lease::Claim;
+use crate::limits::Ask;
 use crate::money::{Charge, Money};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard};
@@ -358,6 +360,10 @@ impl Recorder for Recording<'_> {
         {
             supervisor::ask_to_stop(self.core, &cell, self.execution, CancelReason::CostLimit);
         }
+    }
+
+    fn turn(&self, ask: &Ask) -> Result<(), ExecuteError> {
+        turn::next(self.core, self.execution, ask)
     }
 
     fn checkpoint(&self, value: &Value) {

@@ -283,7 +283,7 @@ impl PoolHandle {
     /// As [`WorkPool::resume`](super::WorkPool::resume).
     pub fn resume(&self) {
         if let Some(core) = self.core() {
-            core.resume(None);
+            core.resume_all();
         }
     }
 

@@ -87,6 +87,7 @@ mod stopping;
 mod submit;
 mod supervisor;
 mod timers;
+mod turn;
 mod word;
 
 use std::fmt;
@@ -453,8 +454,11 @@ impl WorkPool {
     }
 
     /// Ends a pause, and whatever else holds the pool.
+    ///
+    /// If others were [told](crate::Repository::hold) that its provider is closed, that ends too: who has not heard of it yet asks. A pool that has heard
+    /// of it goes on at its time, or when it is told itself.
     pub fn resume(&self) {
-        self.core.resume(None);
+        self.core.resume_all();
     }
 
     /// Changes how many workers there may be.

@@ -17,6 +17,7 @@ use super::observe::Event;
 use super::ready::Stop;
 use super::slot;
 use super::slot::Slot;
+use super::turn;
 use crate::attempt::{AttemptReport, Beginning, Ending, Failure, FailureKind, Next};
 use crate::error::RepositoryError;
 use crate::executor::process::end_orphans;
@@ -169,6 +170,9 @@ fn execute(core: &Core, cell: &WorkerCell, execution: &Execution) -> End {
         return end;
     }
     let prompt = rendered.as_deref().or(unit.prompt.as_deref()).unwrap_or_default();
+    if let Some(end) = turn::end_without_turn(core, execution, prompt) {
+        return end;
+    }
     let timeout = unit.options.timeout.unwrap_or(core.settings.timeout);
     let deadline_ms = core.in_ms(timeout);
     cell.watch(&core.ready, execution, deadline_ms);
@@ -209,7 +213,7 @@ fn execute(core: &Core, cell: &WorkerCell, execution: &Execution) -> End {
 }
 
 /// What was asked to stop before it began does not begin, nor does what has cost as much as it may, and nothing does while the pool is held.
-fn end_before_start(core: &Core, execution: &Execution) -> Option<End> {
+pub(super) fn end_before_start(core: &Core, execution: &Execution) -> Option<End> {
     if execution.cancel.reason() == Some(CancelReason::Requested) {
         return Some(End::new(How::Finish(Ending::Cancelled)));
     }

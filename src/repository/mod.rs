@@ -67,6 +67,10 @@
 //! [submission](Repository::submit) for which there is not enough is stored and waits. An attempt that is LOST is charged, marked as estimated, what of
 //! the expected it has not told; if it tells later, that counts instead. Where no budget counts nothing is expected.
 //!
+//! **Turns.** Before a provider is asked an attempt [takes a turn](Repository::take_turn), which counts for all owners that work under limits of the
+//! same provider (see [`crate::limits`]). While a provider is [held](Repository::hold) there are none, whatever the limits are. Both are measured
+//! by the machine's clock, not by the calendar; turns do not outlive a restart of the machine, holds do.
+//!
 //! **Workers.** A claim adds one to the load of its worker, whose row it creates if need be; whatever ends the
 //! attempt takes it off again, adds the execution time, and counts: COMPLETED as completed; FAILED,
 //! TIMED_OUT and LOST as failed.
@@ -99,7 +103,7 @@ use crate::conversation::{Message, StoredMessage};
 pub use crate::error::RepositoryError;
 use crate::job::{Job, JobChange, JobId, NewJob};
 use crate::lease::{Backpressure, Claim, Held, Lease, NewOwner, Owner, OwnerId, OwnerState};
-use crate::limits::{Account, AccountHolder};
+use crate::limits::{Account, AccountHolder, Ask, NewHold, ProviderHold, RateLimits, Turn};
 use crate::money::Charge;
 use crate::unit::{NewUnit, UnitKey, WorkUnit};
 use crate::worker::{Worker, WorkerChange};
@@ -155,6 +159,11 @@ pub trait Archive: Send + Sync + fmt::Debug {
     fn account(&self, holder: AccountHolder) -> Result<Option<Account>> {
         let _ = holder;
         Ok(None)
+    }
+
+    /// The providers that are not to be asked now, by name. A repository that keeps no holds has none.
+    fn holds(&self) -> Result<Vec<ProviderHold>> {
+        Ok(Vec::new())
     }
 
     /// How many of a job's units are in each status.
@@ -398,6 +407,29 @@ pub trait Repository: Archive {
 
     /// Saves what the next attempt should start from.
     fn checkpoint_at(&self, lease: &Lease, value: &Value) -> Result<()>;
+
+    /// Takes the turn of an attempt to ask a provider, or says when to look again.
+    ///
+    /// The limits are those of the caller: all who work for a provider should have the same. To ask again after an error takes another turn, and
+    /// so does every further request of an attempt. A repository that keeps no turns lets everybody ask.
+    fn take_turn(&self, lease: &Lease, provider: &str, limits: &RateLimits, ask: &Ask) -> Result<Turn> {
+        let _ = (lease, provider, limits, ask);
+        Ok(Turn::Taken)
+    }
+
+    /// Keeps that a provider is not to be asked for a while. Of two holds the one that ends later counts.
+    ///
+    /// A repository that keeps no such thing has nothing to do.
+    fn hold(&self, hold: &NewHold) -> Result<()> {
+        let _ = hold;
+        Ok(())
+    }
+
+    /// Ends the hold of a provider before its time, and says whether there was one.
+    fn lift(&self, provider: &str) -> Result<bool> {
+        let _ = provider;
+        Ok(false)
+    }
 
     /// Ends an attempt, and the unit with it unless another attempt may follow.
     ///

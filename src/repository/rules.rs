@@ -20,10 +20,14 @@ use crate::chain::Hash;
 use crate::clock::{Moment, milliseconds, whole_milliseconds};
 use crate::conversation::{MessageContent, Raw, to_json};
 use crate::lease::{Lease, Owner, OwnerState};
+use crate::limits::RateLimits;
 use crate::money::Charge;
 use crate::process::Process;
 use crate::unit::{Change, Inputs, NewUnit, UnitId, UnitKey, UnitStatus, WorkUnit, shortened};
 use crate::worker::{WorkerChange, WorkerId, WorkerStatus};
+
+/// How long the name of a provider may be.
+const PROVIDER_LIMIT_BYTES: usize = 500;
 
 /// Checks a unit: its name, and whether its inputs can be read again once they were stored.
 pub(crate) fn check_new_unit(unit: &NewUnit) -> Result<(UnitId, Inputs)> {
@@ -100,6 +104,25 @@ pub(crate) fn check_ttl(ttl: Duration) -> Result<i64> {
         0 => Err(RepositoryError::Invalid("a lease must last a millisecond at least".to_owned())),
         ttl_ms => Ok(ttl_ms),
     }
+}
+
+/// Checks the name of a provider.
+pub(crate) fn check_provider(provider: &str) -> Result<()> {
+    match provider.len() {
+        0 => Err(RepositoryError::Invalid("a provider without a name".to_owned())),
+        1..=PROVIDER_LIMIT_BYTES => Ok(()),
+        bytes => {
+            let problem = format!("the name of a provider has {bytes} bytes, at most {PROVIDER_LIMIT_BYTES} are kept");
+            Err(RepositoryError::Invalid(problem))
+        }
+    }
+}
+
+/// Checks what a turn is taken under.
+pub(crate) fn check_turn(provider: &str, limits: &RateLimits) -> Result<()> {
+    check_provider(provider)?;
+    let refused = |problem| Err(RepositoryError::Invalid(format!("a rate limit {problem}")));
+    limits.problem().map_or(Ok(()), refused)
 }
 
 /// Checks that the numbers of charges can be stored.

@@ -253,6 +253,10 @@ impl Executor for ClaudeCli {
         process::run(&self.child(call), self.reader(call), call)
     }
 
+    fn provider(&self) -> Option<String> {
+        Some("claude".to_owned())
+    }
+
     fn name(&self) -> &str {
         "claude_cli"
     }

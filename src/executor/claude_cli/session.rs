@@ -95,6 +95,10 @@ impl Executor for ClaudeSession {
         self.warm.execute(call)
     }
 
+    fn provider(&self) -> Option<String> {
+        Some("claude".to_owned())
+    }
+
     fn name(&self) -> &str {
         "claude_session"
     }

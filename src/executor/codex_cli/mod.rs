@@ -189,6 +189,10 @@ impl Executor for CodexCli {
         process::run(&self.child(call), self.reader(call), call)
     }
 
+    fn provider(&self) -> Option<String> {
+        Some("codex".to_owned())
+    }
+
     fn name(&self) -> &str {
         "codex_cli"
     }

@@ -180,6 +180,15 @@ impl<W: Wire> Executor for HttpApi<W> {
         self.settings.estimate::<W>()
     }
 
+    fn provider(&self) -> Option<String> {
+        let address = Address::of(&self.settings.base_url, W::PATH).ok()?;
+        Some(format!("{} {}", W::NAME, address.shown))
+    }
+
+    fn answer_tokens(&self) -> Option<u64> {
+        self.settings.answer_tokens::<W>()
+    }
+
     fn provenance(&self) -> Provenance {
         self.settings.recorded::<W>()
     }

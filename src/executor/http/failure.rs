@@ -50,10 +50,14 @@ impl Failure {
         self
     }
 
-    /// If it is to be tried again, then not before that.
-    fn pausing(mut self, pause: Option<Duration>) -> Failure {
+    /// If it is to be tried again, then not before that. Who is one of too many holds the whole pool: it is not about this attempt, which does
+    /// not count.
+    fn pausing(mut self, pause: Option<Duration>, now: DateTime<Utc>) -> Failure {
         if let (Then::Retry | Then::RetryAfter(_), Some(pause)) = (self.then, pause) {
-            self.then = Then::RetryAfter(pause);
+            self.then = match self.trouble {
+                Trouble::RateLimited { .. } if !pause.is_zero() => Then::Hold { until: Some(now + pause) },
+                _ => Then::RetryAfter(pause),
+            };
         }
         self
     }
@@ -66,7 +70,7 @@ impl Failure {
     /// The provider says that something is wrong.
     pub(super) fn told(said: &Said, pause: Option<Duration>, now: DateTime<Utc>) -> Failure {
         let trouble = said.trouble(pause, now);
-        Failure::new(trouble, said.to_string()).pausing(pause)
+        Failure::new(trouble, said.to_string()).pausing(pause, now)
     }
 
     /// What is at the address is no such service.

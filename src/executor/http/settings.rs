@@ -79,9 +79,13 @@ impl Settings {
         if !self.tools.is_empty() {
             return None;
         }
+        Estimate::of(self.prices.price(&self.model)?, self.answer_tokens::<W>()?)
+    }
+
+    /// How many tokens an answer may have, if there is a limit.
+    pub(super) fn answer_tokens<W: Wire>(&self) -> Option<u64> {
         let body = self.body::<W>(&[]);
-        let max_tokens = ["max_tokens", "max_completion_tokens"].iter().find_map(|&name| body.get(name)?.as_u64())?;
-        Estimate::of(self.prices.price(&self.model)?, max_tokens)
+        ["max_tokens", "max_completion_tokens"].iter().find_map(|&name| body.get(name)?.as_u64())
     }
 
     /// What is sent.

@@ -15,6 +15,7 @@ use super::wire::{Reply, Stop, Wire};
 use crate::conversation::{Message, Part, Role};
 use crate::executor::trouble::Trouble;
 use crate::executor::{Call, ExecuteError, WorkResult};
+use crate::limits::Ask;
 
 /// How often the text of an answer is told while it is being written. Each time it is told as a whole.
 const PARTIAL_EVERY: Duration = Duration::from_millis(250);
@@ -47,6 +48,8 @@ pub(super) struct Talk<'a, W: Wire> {
     /// How many messages were told.
     told: usize,
     turns: u32,
+    /// Whether this attempt has made a request.
+    has_asked: bool,
     spending: Spending,
     /// The last answer, as far as it came.
     text: String,
@@ -62,6 +65,7 @@ pub(super) fn talk<W: Wire>(api: &HttpApi<W>, call: &Call<'_>) -> Result<WorkRes
         conversation: Vec::new(),
         told: 0,
         turns: 0,
+        has_asked: false,
         spending: Spending::default(),
         text: String::new(),
         summary: Value::Null,
@@ -172,9 +176,13 @@ impl<W: Wire> Talk<'_, W> {
             return Err(Failure::stopped(reason));
         }
         self.api.gate.pass(self.call.clock)?;
-        self.turns += 1;
         let settings = &self.api.settings;
         let body = settings.body::<W>(&self.conversation);
+        if self.has_asked {
+            self.wait_for_turn(body.to_string().len())?;
+        }
+        self.has_asked = true;
+        self.turns += 1;
         let mut reply = W::Reply::default();
         let (call, spending) = (self.call, &mut self.spending);
         let (mut told_at, mut is_usage_told) = (None::<Instant>, false);
@@ -204,6 +212,15 @@ impl<W: Wire> Talk<'_, W> {
             Some(failure) => Err(failure),
             None => Ok(reply),
         }
+    }
+
+    /// The pool has taken the first turn of the attempt; this is for a further one.
+    fn wait_for_turn(&self, bytes: usize) -> Result<(), Failure> {
+        let ask = Ask::of_bytes(bytes, self.api.settings.answer_tokens::<W>());
+        self.call.turn(ask).map_err(|error| match self.call.cancel_reason() {
+            Some(reason) => Failure::stopped(reason),
+            None => Failure::new(Trouble::RateLimited { pause: None }, error.to_string()).then(error.then()),
+        })
     }
 
     /// Keeps an answer, also one that was cut off, and what shows why.

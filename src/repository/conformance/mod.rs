@@ -70,6 +70,7 @@ mod intake;
 mod jobs;
 mod leases;
 mod owners_and_workers;
+mod providers;
 mod pulling;
 mod questions;
 mod reading;
@@ -184,6 +185,7 @@ pub fn cases() -> impl Iterator<Item = Case> {
         attempts::CASES,
         endings::CASES,
         budgets::CASES,
+        providers::CASES,
         owners_and_workers::CASES,
         reading::CASES,
         questions::CASES,

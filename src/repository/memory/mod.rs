@@ -9,6 +9,7 @@
 
 mod execution;
 mod intake;
+mod providers;
 mod read;
 mod store;
 mod upkeep;
@@ -32,7 +33,7 @@ use crate::clock::{Clock, Moment, SystemClock};
 use crate::conversation::{Message, StoredMessage};
 use crate::job::{Job, JobChange, JobId, NewJob};
 use crate::lease::{Claim, Held, Lease, NewOwner, Owner, OwnerId, OwnerState};
-use crate::limits::{Account, AccountHolder};
+use crate::limits::{Account, AccountHolder, Ask, NewHold, ProviderHold, RateLimits, Turn};
 use crate::money::Charge;
 use crate::unit::{NewUnit, UnitKey, WorkUnit};
 use crate::worker::{Worker, WorkerChange};
@@ -153,6 +154,11 @@ impl Archive for MemoryRepository {
 
     fn account(&self, holder: AccountHolder) -> Result<Option<Account>> {
         Ok(self.store().account(holder))
+    }
+
+    fn holds(&self) -> Result<Vec<ProviderHold>> {
+        let (now, boot_id) = (self.clock.now(), self.clock.boot_id());
+        Ok(self.store().provider_holds(now, &boot_id))
     }
 
     fn counts(&self, job_id: JobId) -> Result<Counts> {
@@ -286,6 +292,24 @@ impl Repository for MemoryRepository {
 
     fn checkpoint_at(&self, lease: &Lease, value: &Value) -> Result<()> {
         self.store().checkpoint_at(lease, value)
+    }
+
+    fn take_turn(&self, lease: &Lease, provider: &str, limits: &RateLimits, ask: &Ask) -> Result<Turn> {
+        rules::check_turn(provider, limits)?;
+        let boot_id = self.clock.boot_id();
+        self.change(|store, now| store.take_turn(lease, provider, limits, ask, now, &boot_id))
+    }
+
+    fn hold(&self, hold: &NewHold) -> Result<()> {
+        rules::check_provider(&hold.provider)?;
+        let boot_id = self.clock.boot_id();
+        self.change(|store, now| store.hold(hold, now, &boot_id));
+        Ok(())
+    }
+
+    fn lift(&self, provider: &str) -> Result<bool> {
+        let boot_id = self.clock.boot_id();
+        Ok(self.change(|store, now| store.lift(provider, now, &boot_id)))
     }
 
     fn finish(&self, lease: &Lease, report: &AttemptReport) -> Result<Closed> {

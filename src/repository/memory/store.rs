@@ -1,4 +1,4 @@
-//! What is kept, and how it is found: plain records in ordered maps. Nothing is ever removed from them.
+//! What is kept, and how it is found: plain records in ordered maps. Nothing is ever removed from them but holds that are over.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -11,7 +11,7 @@ use crate::clock::Moment;
 use crate::conversation::{MessageContent, Role, StoredMessage};
 use crate::job::{Job, JobId};
 use crate::lease::{Lease, Owner, OwnerId};
-use crate::limits::{Account, AccountHolder};
+use crate::limits::{Account, AccountHolder, StoredHold, TakenTurn};
 use crate::money::{Charge, Money};
 use crate::repository::rules::{self, Pause};
 use crate::repository::{By, JobEntry, JournalEntry, RepositoryError, Result};
@@ -34,6 +34,10 @@ pub(super) struct Store {
     pub(super) journal: Vec<JournalEntry>,
     /// Of the jobs and owners that have a budget.
     pub(super) accounts: BTreeMap<AccountHolder, Account>,
+    /// By provider, with those that no longer count.
+    pub(super) turns: Vec<(String, TakenTurn)>,
+    /// By provider, with those that are over.
+    pub(super) holds: BTreeMap<String, StoredHold>,
 }
 
 /// A unit as it is kept: what it is, and where it stands.

@@ -12,13 +12,13 @@ use super::owners::{read_owners, read_workers};
 use super::read::{self, Rows, understood_attempt, understood_list};
 use super::readers::Readers;
 use super::rows::{read_attempt, read_attempt_result, read_attempts, read_charges};
-use super::{accounts, backup, health, jobs};
+use super::{accounts, backup, health, jobs, providers};
 use crate::attempt::{Attempt, AttemptKey, AttemptResult};
 use crate::clock::{Clock, SystemClock};
 use crate::conversation::StoredMessage;
 use crate::job::{Job, JobId};
 use crate::lease::{Owner, OwnerId};
-use crate::limits::{Account, AccountHolder};
+use crate::limits::{Account, AccountHolder, ProviderHold};
 use crate::money::Charge;
 use crate::repository::{
     Archive, Costs, Counts, Health, JobEntry, JournalEntry, LeaseView, Page, Result, StoredInputs, UnitFilter,
@@ -168,6 +168,11 @@ impl Archive for SqliteArchive {
             true => understood_list("an account", accounts::read(connection, holder)),
             false => understood_list("an account", accounts::before_any(connection, holder)),
         })
+    }
+
+    fn holds(&self) -> Result<Vec<ProviderHold>> {
+        let (now, boot_id) = (self.clock.now(), self.clock.boot_id());
+        self.look(|connection| understood_list("a hold", providers::read_holds(connection, now, &boot_id)))
     }
 
     fn counts(&self, job_id: JobId) -> Result<Counts> {

@@ -31,6 +31,7 @@ const STEPS: &[Step] = &[
     Step::of(include_str!("migrations/0002.sql")),
     Step { sql: include_str!("migrations/0003.sql"), fill: jobs::begin_journal },
     Step { sql: include_str!("migrations/0004.sql"), fill: accounts::open_all },
+    Step::of(include_str!("migrations/0005.sql")),
 ];
 
 /// One step from a version to the next.

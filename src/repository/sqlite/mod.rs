@@ -46,6 +46,7 @@ mod own_archive;
 mod owners;
 #[cfg(test)]
 mod plans;
+mod providers;
 mod purge;
 mod queue;
 mod read;
@@ -88,6 +89,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::conversation::{Message, to_json};
 use crate::job::{Job, JobChange, JobId, NewJob};
 use crate::lease::{Backpressure, Claim, Held, Lease, NewOwner, OwnerId, OwnerState};
+use crate::limits::{Ask, NewHold, RateLimits, Turn};
 use crate::unit::{NewUnit, UnitKey, WorkUnit};
 use crate::worker::{Worker, WorkerChange};
 
@@ -378,6 +380,27 @@ impl Repository for SqliteRepository {
         let (lease, value) = (lease.clone(), to_json(value)?);
         let order = Order::new("checkpoint_at").attempt(lease.attempt()).bytes(value.len());
         self.run(order, move |book| book.checkpoint_at(&lease, &value))
+    }
+
+    fn take_turn(&self, lease: &Lease, provider: &str, limits: &RateLimits, ask: &Ask) -> Result<Turn> {
+        rules::check_turn(provider, limits)?;
+        let (clock, lease, provider) = (self.shared.clock.clone(), lease.clone(), provider.to_owned());
+        let (boot_id, limits, ask) = (clock.boot_id(), *limits, *ask);
+        let order = Order::new("take_turn").attempt(lease.attempt());
+        // A turn counts from when it is granted, not from when it was asked for.
+        self.run(order, move |book| book.take_turn(clock.now(), &boot_id, &lease, &provider, &limits, &ask))
+    }
+
+    fn hold(&self, hold: &NewHold) -> Result<()> {
+        rules::check_provider(&hold.provider)?;
+        let (now, boot_id, hold) = (self.shared.clock.now(), self.shared.clock.boot_id(), hold.clone());
+        // Urgent: until it is there others go on asking.
+        self.run(Order::new("hold").urgent(), move |book| book.hold(now, &boot_id, &hold))
+    }
+
+    fn lift(&self, provider: &str) -> Result<bool> {
+        let (now, boot_id, provider) = (self.shared.clock.now(), self.shared.clock.boot_id(), provider.to_owned());
+        self.run(Order::new("lift"), move |book| book.lift(now, &boot_id, &provider))
     }
 
     fn finish(&self, lease: &Lease, report: &AttemptReport) -> Result<Closed> {

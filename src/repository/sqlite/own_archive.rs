@@ -7,7 +7,7 @@ use crate::attempt::{Attempt, AttemptKey, AttemptResult};
 use crate::conversation::StoredMessage;
 use crate::job::{Job, JobId};
 use crate::lease::{Owner, OwnerId};
-use crate::limits::{Account, AccountHolder};
+use crate::limits::{Account, AccountHolder, ProviderHold};
 use crate::money::Charge;
 use crate::repository::{
     Archive, Costs, Counts, JobEntry, JournalEntry, LeaseView, Page, Result, StoredInputs, UnitFilter, UnitSummary,
@@ -46,6 +46,10 @@ impl Archive for SqliteRepository {
 
     fn account(&self, holder: AccountHolder) -> Result<Option<Account>> {
         self.shared.archive.account(holder)
+    }
+
+    fn holds(&self) -> Result<Vec<ProviderHold>> {
+        self.shared.archive.holds()
     }
 
     fn counts(&self, job_id: JobId) -> Result<Counts> {

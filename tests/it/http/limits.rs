@@ -146,7 +146,7 @@ fn nobody_asks_before_the_time_that_was_asked_for() {
     assert!(asked[0] < 3_000 && asked[1] >= asked[0] + 3_000, "{asked:?}");
     assert!(asked[2..].iter().all(|at_ms| *at_ms >= asked[1] + 5_000), "{asked:?}");
     let used: u32 = (0..5).map(|number| repository.unit(job, &number.to_string()).unwrap().attempts_used).sum();
-    assert_eq!(used, 7, "to wait uses up no attempt");
+    assert_eq!(used, 5, "to be one of too many uses up no attempt, nor does to wait");
 }
 
 #[test]

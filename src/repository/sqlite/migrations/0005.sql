@@ -1,0 +1,21 @@
+CREATE TABLE turns (
+    id              INTEGER PRIMARY KEY,
+    provider        TEXT    NOT NULL,
+    unit_key        INTEGER NOT NULL,
+    attempt_number  INTEGER NOT NULL,
+    boot_id         TEXT    NOT NULL,
+    free_at_boot_ms INTEGER NOT NULL,
+    input           INTEGER NOT NULL,
+    output          INTEGER NOT NULL,
+    FOREIGN KEY (unit_key, attempt_number) REFERENCES attempts (unit_key, number)
+) STRICT;
+
+CREATE INDEX turns_by_provider ON turns (provider, free_at_boot_ms);
+
+CREATE TABLE holds (
+    provider      TEXT    PRIMARY KEY,
+    until         INTEGER NOT NULL,
+    until_boot_ms INTEGER NOT NULL,
+    boot_id       TEXT    NOT NULL,
+    reason        TEXT    NOT NULL
+) STRICT, WITHOUT ROWID;
