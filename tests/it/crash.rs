@@ -919,7 +919,8 @@ fn whoever_is_killed_while_the_schema_is_brought_up_to_date_leaves_the_old_one_o
         ("migrate:inside:2:kill", 0),
         ("migrate:inside:3:kill", 0),
         ("migrate:inside:4:kill", 0),
-        ("migrate:committed:1:kill", 4),
+        ("migrate:inside:5:kill", 0),
+        ("migrate:committed:1:kill", 5),
     ];
     for (plan, version_left) in plans {
         let folder = tempfile::tempdir().unwrap();
