@@ -6,7 +6,6 @@ use std::io;
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::builder::Settings;
 use super::capacity::Taken;
 use super::cell::{Birth, WorkerCell};
 use super::close::patiently;
@@ -22,6 +21,7 @@ use super::registry::Registry;
 use super::reporter::Report;
 use super::runtime::WorkerRuntime;
 use super::scheduler::{self, Scheduler};
+use super::settings::Settings;
 use super::stats::Summary;
 use super::timers::due_ms;
 use super::{claimer, homes, inside, slot};

@@ -80,6 +80,7 @@ mod scaling;
 mod scheduler;
 mod sessions;
 mod set;
+mod settings;
 mod slot;
 mod start;
 mod stats;
@@ -473,7 +474,7 @@ impl WorkPool {
     ///
     /// If the number makes no sense.
     pub fn set_max_workers(&self, max_workers: usize) -> Result<(), StartError> {
-        if let Some(problem) = builder::max_workers_problem(max_workers) {
+        if let Some(problem) = settings::max_workers_problem(max_workers) {
             return Err(StartError::Setting { name: "max_workers", problem });
         }
         slot::retire(&self.core, self.core.ready.set_max_workers(max_workers));

@@ -473,7 +473,7 @@ fn leave_pending(units: Vec<Arc<OpenUnit>>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pool::builder::Settings;
+    use crate::pool::settings::Settings;
 
     #[test]
     fn a_unit_that_was_brought_again_since_it_was_read_is_not_lost() {
