@@ -369,12 +369,16 @@ mod tests {
 
     #[test]
     fn whatever_is_tried_again_is_so_not_before_it_was_asked_for() {
-        for status in [429, 500, 503, 529] {
-            let said = Said::default().with_status(status);
-            let pause = Duration::from_secs(7);
-            assert_eq!(Failure::told(&said, Some(pause), now()).then, Then::RetryAfter(pause), "{status}");
-            assert_eq!(Failure::told(&said, None, now()).then, Then::Retry, "{status}");
+        let pause = Duration::from_secs(7);
+        let follows = |status, pause| Failure::told(&Said::default().with_status(status), pause, now()).then;
+        for status in [500, 503, 529] {
+            assert_eq!(follows(status, Some(pause)), Then::RetryAfter(pause), "{status}");
+            assert_eq!(follows(status, None), Then::Retry, "{status}");
         }
+        // One of too many is not to blame: all wait.
+        assert_eq!(follows(429, Some(pause)), Then::Hold { until: Some(now() + pause) });
+        assert_eq!(follows(429, Some(Duration::ZERO)), Then::RetryAfter(Duration::ZERO));
+        assert_eq!(follows(429, None), Then::Retry);
         let given_up = Failure::told(&Said::default().with_status(400), Some(Duration::ZERO), now());
         assert_eq!(given_up.then, Then::GiveUp);
     }

@@ -88,13 +88,14 @@ fn plan(connection: &Connection, statement: &str) -> Vec<String> {
 }
 
 /// Statements that read a whole table, and why they may.
-const SCANS: [(&str, &str); 7] = [
+const SCANS: [(&str, &str); 8] = [
     ("journal ORDER BY seq DESC LIMIT 1", "it stops at the first row"),
     ("FROM jobs ORDER BY id", "of a file that has no journal of jobs yet"),
     ("FROM owners ORDER BY id", "a row for each pool that ever was, asked for by people"),
     ("FROM owners WHERE ended_at IS NULL", "the same, for a sweep"),
     ("FROM jobs WHERE budget IS NOT NULL", "of a file that has no accounts yet"),
     ("FROM accounts LIMIT 1", "it stops at the first row"),
+    ("FROM holds ORDER BY provider", "a row for each provider"),
     ("FROM attempts a JOIN work_units u", "see the weaknesses in the docs of the module"),
 ];
 
