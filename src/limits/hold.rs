@@ -5,13 +5,16 @@
 
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 
 use crate::clock::{Moment, milliseconds};
 
 /// What is longer is cut when it is stored: it is for people.
 const REASON_LIMIT_BYTES: usize = 1_000;
+
+/// If the calendar and the clock of the machine differ by more, the calendar was set.
+const CALENDAR_SET: TimeDelta = TimeDelta::seconds(1);
 
 /// That a provider is not to be asked for a while.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,8 +63,10 @@ impl StoredHold {
     /// The hold that begins now.
     pub(crate) fn new(hold: &NewHold, now: Moment, boot_id: &str) -> StoredHold {
         let pause_ms = milliseconds(hold.pause);
+        let until = now.wall.checked_add_signed(TimeDelta::milliseconds(pause_ms)).unwrap_or(now.wall);
         StoredHold {
-            until: now.wall.checked_add_signed(chrono::TimeDelta::milliseconds(pause_ms)).unwrap_or(now.wall),
+            // Who names a time names it to the second, and a moment has passed since it was turned into a pause.
+            until: until.duration_round(TimeDelta::milliseconds(100)).unwrap_or(until),
             until_boot_ms: now.boot_ms.saturating_add(pause_ms),
             boot_id: boot_id.to_owned(),
             reason: hold.reason.clone(),
@@ -79,8 +84,12 @@ impl StoredHold {
 
     /// The same for others, in the calendar of today; `None` if it is over.
     pub(crate) fn told(&self, provider: &str, now: Moment, boot_id: &str) -> Option<ProviderHold> {
-        let left = self.left(now, boot_id)?;
-        Some(ProviderHold { provider: provider.to_owned(), until: now.wall + left, reason: self.reason.clone() })
+        let left = TimeDelta::from_std(self.left(now, boot_id)?).ok();
+        // What is stored may say anything.
+        let counted = left.and_then(|left| now.wall.checked_add_signed(left)).unwrap_or(DateTime::<Utc>::MAX_UTC);
+        // Two clocks never agree to the millisecond. Who named a time wants to read that, unless the calendar was set since.
+        let until = if (counted - self.until).abs() < CALENDAR_SET { self.until } else { counted };
+        Some(ProviderHold { provider: provider.to_owned(), until, reason: self.reason.clone() })
     }
 }
 
@@ -102,6 +111,8 @@ mod tests {
         assert_eq!(hold.left(clock.now(), "another boot"), Some(Duration::from_secs(40)));
         clock.advance(Duration::from_secs(40));
         assert_eq!(hold.left(clock.now(), "boot"), None);
+        let for_ever = StoredHold { until_boot_ms: i64::MAX, ..hold };
+        assert_eq!(for_ever.told("p", clock.now(), "boot").unwrap().until, DateTime::<Utc>::MAX_UTC);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use rusqlite::{Connection, params};
 use workcrew::audit;
+use workcrew::limits::AccountHolder;
 use workcrew::repository::sqlite::{OpenError, SqliteArchive};
 use workcrew::repository::{Page, Result, UnitFilter};
 use workcrew::{Archive, AttemptKey, JobId, OwnerId, RepositoryError, UnitKey};
@@ -99,6 +100,7 @@ fn list_all(archive: &SqliteArchive) {
     pages(|after| archive.journal(after, 3));
     pages(|after| archive.outcomes_since(after, 3));
     let _ = (archive.owners(), archive.workers(OwnerId(1), "", 10), archive.costs(None));
+    let _ = (archive.holds(), archive.account(AccountHolder::Job(JobId(1))));
     let _ = (archive.counts(JobId(1)), archive.job_named("job"), archive.unit(JobId(1), "retried"));
     for unit in (-1..11).map(UnitKey) {
         pages(|after| archive.unit_journal(unit, after, 3));

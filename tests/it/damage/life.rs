@@ -7,6 +7,7 @@ use serde_json::json;
 use workcrew::attempt::{OutputFile, Provenance};
 use workcrew::chain::Hash;
 use workcrew::clock::{Clock, ManualClock};
+use workcrew::limits::{Ask, NewHold, RateLimits, Turn};
 use workcrew::repository::sqlite::SqliteOptions;
 use workcrew::repository::{By, CancelAnswer, ClaimRequest, Claimant, Intake, Scope, Slot, Submitted};
 use workcrew::{
@@ -194,10 +195,13 @@ impl Pool {
         self.repository.create_job(&NewJob::named("empty")).unwrap();
     }
 
-    /// One that is being executed, one that waits, and one that waits for a time.
+    /// One that is being executed and has asked a provider, which is closed by now, one that waits, and one that waits for a time.
     fn running(&self) {
         self.insert(NewUnit::new("running").prompt("Do it."));
         let lease = self.begin();
+        let limits = RateLimits::new().requests(9);
+        assert_eq!(self.repository.take_turn(&lease, "provider", &limits, &Ask::new(7, 9)).unwrap(), Turn::Taken);
+        self.repository.hold(&NewHold::new("provider", Duration::from_secs(3_600), "closed")).unwrap();
         let charge = Charge::unpriced("small", Tokens { output: 3, ..Tokens::default() });
         let progress = Progress::default().session("session-2").process(Process::this("another boot")).charge(charge);
         self.repository.progress(&lease, &progress).unwrap();
