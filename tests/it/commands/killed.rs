@@ -42,7 +42,7 @@ fn run(script: &str) {
     };
     let pool = WorkPool::builder(job, executor, repository)
         .max_workers(AGENTS)
-        .lease(Duration::from_millis(800))
+        .lease(Duration::from_secs(2))
         .heartbeat(Duration::from_millis(100))
         .observer(listen)
         .up();
