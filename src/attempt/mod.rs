@@ -252,6 +252,8 @@ pub struct Progress {
     pub charges: Vec<Charge>,
     /// What keeps it from going on. It stays with the attempt if that is given back; any other end says for itself why it came.
     pub failure: Option<Failure>,
+    /// That it was not executed after all, though it counts as started: its worker has not begun with it, and ends it so.
+    pub is_unexecuted: bool,
 }
 
 impl Progress {
@@ -276,6 +278,12 @@ impl Progress {
     /// It cannot go on, for which this is why.
     pub fn failure(mut self, failure: Failure) -> Progress {
         self.failure = Some(failure);
+        self
+    }
+
+    /// It was not executed after all, and has cost nothing.
+    pub fn unexecuted(mut self) -> Progress {
+        self.is_unexecuted = true;
         self
     }
 }

@@ -3,23 +3,20 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use chrono::{DateTime, Utc};
-
 use super::cell::WorkerCell;
 use super::core::Core;
 use super::execution::{Captured, ComeBack, Execution};
-use super::homes;
 use super::judge::{End, How};
 use super::ledger::Left;
 use super::observe::Event;
 use super::ready::Stop;
-use super::timers::{boot_ms_of, due_ms};
+use super::timers::due_ms;
+use super::{homes, provider};
 use crate::attempt::{AttemptReport, Ending, Failure, FailureKind, Next, Outcome, Progress};
 use crate::error::RepositoryError;
 use crate::executor::WorkResult;
 use crate::fault::{self, Stage};
-use crate::limits::{NewHold, OverBudget};
-use crate::panics;
+use crate::limits::OverBudget;
 use crate::repository::Closed;
 use crate::sync::thread;
 use crate::unit::UnitStatus;
@@ -60,12 +57,15 @@ pub(super) fn close(
     mut end: End,
 ) -> Settled {
     if let Some((until, reason)) = &end.hold {
-        hold(core, *until, reason);
+        provider::hold(core, *until, reason);
     }
     // Before its unit leaves: nobody is to forget the session in between.
     if let Some(tie) = &execution.tie {
         core.ready.session_stayed(&tie.key, cell.number, core.now_ms());
         homes::stayed(core, &tie.key, &cell.id);
+    }
+    if !execution.has_begun() {
+        tell_unexecuted(core, execution);
     }
     let captured = execution.capture(core, &end.result);
     if let Some(session_id) = &captured.session_id {
@@ -82,6 +82,8 @@ pub(super) fn close(
     };
     if closed.is_ok() {
         core.ready.money_may_be_left();
+        // There is one fewer under way.
+        core.turns.wake_first();
     }
     let left = left_if_stopped(&closed);
     cell.note_stored(execution, left);
@@ -202,6 +204,14 @@ fn give_back(
     let released = patiently(core, &execution.claim.unit.id, || core.repository().release(lease, after, reason));
     // To end an attempt as cancelled that nobody cancelled is to give it back.
     released.map_err(|error| Unstored::new(error, AttemptReport::cancelled()))
+}
+
+/// A claim that starts says that the unit is executed. Where that did not come to pass it has cost nothing, and not nobody knows what.
+fn tell_unexecuted(core: &Core, execution: &Execution) {
+    let told = core.repository().progress(&execution.claim.lease, &Progress::default().unexecuted());
+    if let Err(error) = told {
+        log::debug!("unit {}: that it was not executed was not stored: {error}", execution.claim.unit.id);
+    }
 }
 
 /// Repeats a call while the storage fails: an answer that was paid for is not dropped because a disk hiccupped.
@@ -343,26 +353,4 @@ pub(super) fn hold_until_funded(core: &Core, over: &OverBudget, ends_before: u64
         core.callbacks.tell_of(|| Event::Held { reason: &reason, until: None });
     }
     core.ready.hold_until_funded(&reason, core.in_ms(LOOK_FOR_MONEY), is_exhausted, ends_before);
-}
-
-/// Starts nothing until then, nor does anybody else who works for the same provider.
-///
-/// A hold without an end is about this process and what it was given, so others do not hear of it.
-pub(super) fn hold(core: &Core, until: Option<DateTime<Utc>>, reason: &str) {
-    let pause = until.and_then(|until| (until - core.clock.now().wall).to_std().ok());
-    if let Some((provider, pause)) = core.provider.as_ref().zip(pause) {
-        let hold = NewHold::new(provider, pause, reason);
-        let stored = panics::contain("holding a provider", || core.repository().hold(&hold));
-        if let Some(Err(error)) = stored {
-            log::warn!("{}: others were not told that {provider} is not to be asked: {error}", core.job.id);
-        }
-    }
-    hold_here(core, until, reason);
-}
-
-/// Starts nothing here until then.
-pub(super) fn hold_here(core: &Core, until: Option<DateTime<Utc>>, reason: &str) {
-    log::warn!("{}: nothing is started: {reason}", core.job.id);
-    core.hold(reason, until.map(|until| boot_ms_of(until, core.clock.now())));
-    core.callbacks.tell_of(|| Event::Held { reason, until });
 }

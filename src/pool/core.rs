@@ -16,7 +16,7 @@ use super::lock::assert_none_held;
 use super::mailbox::Mailbox;
 use super::observe::Callbacks;
 use super::open_unit::OpenUnit;
-use super::ready::{Coming, Ready};
+use super::ready::{Coming, HoldEnd, Ready};
 use super::registry::Registry;
 use super::reporter::Report;
 use super::runtime::WorkerRuntime;
@@ -24,7 +24,8 @@ use super::scheduler::{self, Scheduler};
 use super::settings::Settings;
 use super::stats::Summary;
 use super::timers::due_ms;
-use super::{claimer, homes, inside, slot};
+use super::turn_line::TurnLine;
+use super::{claimer, homes, inside, provider, slot};
 use crate::attempt::{AttemptReport, Provenance};
 use crate::clock::{Clock, milliseconds};
 use crate::error::RepositoryError;
@@ -58,6 +59,8 @@ pub(super) struct Core {
     pub(super) provider: Option<String>,
     /// How many tokens an answer has at most.
     pub(super) answer_tokens: Option<u64>,
+    /// Who waits for its turn to ask it.
+    pub(super) turns: TurnLine,
     expectation: Expectation,
     repository: Arc<dyn Repository>,
     pub(super) clock: Arc<dyn Clock>,
@@ -119,6 +122,7 @@ impl Core {
             provenance: parts.executor.provenance(),
             provider: parts.settings.provider_of(&*parts.executor),
             answer_tokens: parts.executor.answer_tokens(),
+            turns: TurnLine::default(),
             expectation: parts.settings.expectation.estimate(parts.executor.estimate()),
             registry: Registry::new(),
             ready: Ready::new(
@@ -225,10 +229,14 @@ impl Core {
         self.reports.put(Report::Quit);
     }
 
-    /// Starts nothing until then. That is news for others.
-    pub(super) fn hold(&self, reason: &str, until_ms: Option<i64>) {
-        self.ready.hold(reason, until_ms);
-        self.heartbeat.wake();
+    /// Starts nothing until then. If that is news, and no other hold says more, others hear of it.
+    pub(super) fn hold(&self, reason: &str, end: HoldEnd) -> bool {
+        let is_news = self.ready.hold(reason, end);
+        if is_news {
+            self.heartbeat.wake();
+            self.turns.wake_all();
+        }
+        is_news
     }
 
     /// Ends a hold; with a time, only one that ends by itself by then.
@@ -239,12 +247,18 @@ impl Core {
 
     /// Ends whatever holds the pool, also what others were told of its provider.
     pub(super) fn resume_all(&self) {
-        if let Some(provider) = &self.provider
-            && let Err(error) = self.repository().lift(provider)
-        {
-            log::warn!("{}: {provider} is held as before: {error}", self.job.id);
+        if self.ready.waits_for_provider() {
+            provider::lift(self);
         }
         self.resume(None);
+    }
+
+    /// Nobody says any more that the provider is not to be asked.
+    pub(super) fn provider_may_be_asked(&self) {
+        if self.ready.end_hold_of_provider() {
+            log::info!("{}: its provider may be asked again", self.job.id);
+            self.heartbeat.wake();
+        }
     }
 
     /// Lets the reporter tell something.

@@ -9,7 +9,7 @@ use super::error::{Refusal, SubmitError, WaitError};
 use super::follow::Messages;
 use super::ledger::Left;
 use super::open_unit::OpenUnit;
-use super::ready::Stop;
+use super::ready::{HoldEnd, Stop};
 use super::stats::PoolStats;
 use super::{enqueue, inside, submit};
 use crate::error::RepositoryError;
@@ -276,7 +276,7 @@ impl PoolHandle {
     /// As [`WorkPool::pause`](super::WorkPool::pause).
     pub fn pause(&self) {
         if let Some(core) = self.core() {
-            core.hold(super::PAUSED, None);
+            core.hold(super::PAUSED, HoldEnd::Told);
         }
     }
 

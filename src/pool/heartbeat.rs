@@ -1,7 +1,7 @@
 //! The heartbeat: renews all leases of the pool in one statement, and learns from it what was lost and what is to be cancelled.
 //!
 //! With each beat it also looks which of the units that wait here do not wait any more, because somebody else cancelled them or has them,
-//! and says of the pool what others should know, if that is new ([`Word`]).
+//! whether its provider may be asked, and says of the pool what others should know, if that is new ([`Word`]).
 //! What is cancelled in this process it sees to at once.
 //! If it cannot renew in time it stops the pool's executions itself, before anybody else may begin the same units; and if it does not
 //! come back from renewing, the supervisor does ([`Leases`]).
@@ -20,7 +20,7 @@ use super::reporter::Report;
 use super::stats::PoolPhase;
 use super::timers::Alarm;
 use super::word::Word;
-use super::{claimer, news, slot, start, supervisor};
+use super::{claimer, news, provider, slot, start, supervisor};
 use crate::attempt::AttemptKey;
 use crate::clock::milliseconds;
 use crate::error::RepositoryError;
@@ -101,6 +101,7 @@ impl Beat {
             self.catch_up(core);
             if is_fresh(core) {
                 sweep(core);
+                provider::look(core);
             }
             self.unseen = core.ready.waiting().into_iter().collect();
         }

@@ -111,7 +111,9 @@ fn timed_out(core: &Core, execution: &Execution, failure: Option<Failure>, then:
 fn failed(core: &Core, execution: &Execution, failure: Failure, then: Then) -> End {
     match then {
         Then::Hold { until } => {
-            let after = until.and_then(|until| (until - core.clock.now().wall).to_std().ok());
+            // Where others hear of the hold the unit needs no date of its own, which would outlast it if that is lifted.
+            let own = until.filter(|_| core.provider.is_none());
+            let after = own.and_then(|until| (until - core.clock.now().wall).to_std().ok());
             let (reason, hold) = (failure.kind.to_string(), Some((until, failure.to_string())));
             End { hold, ..End::new(How::Release { after, reason, failure: Some(failure) }) }
         }

@@ -67,6 +67,7 @@ mod mailbox;
 mod news;
 mod observe;
 mod open_unit;
+mod provider;
 mod pull;
 mod queue;
 mod ready;
@@ -89,6 +90,7 @@ mod submit;
 mod supervisor;
 mod timers;
 mod turn;
+mod turn_line;
 mod word;
 
 use std::fmt;
@@ -106,8 +108,8 @@ pub use self::handle::{PoolHandle, SlotPermit, UnitHandle};
 pub use self::init::{InitHook, NoInit};
 pub use self::observe::{Event, Observer};
 pub use self::open_unit::Said;
-use self::ready::Ready;
 pub use self::ready::{Completion, Stop};
+use self::ready::{HoldEnd, Ready};
 pub use self::retry::{AfterCrash, RetryPolicy};
 pub use self::runtime::{Threads, WorkerRuntime};
 pub use self::scaling::Scaling;
@@ -451,13 +453,13 @@ impl WorkPool {
 
     /// Starts nothing until [`resume`](WorkPool::resume). What runs goes on.
     pub fn pause(&self) {
-        self.core.hold(PAUSED, None);
+        self.core.hold(PAUSED, HoldEnd::Told);
     }
 
     /// Ends a pause, and whatever else holds the pool.
     ///
-    /// If others were [told](crate::Repository::hold) that its provider is closed, that ends too: who has not heard of it yet asks. A pool that has heard
-    /// of it goes on at its time, or when it is told itself.
+    /// If that is its provider, which is not to be asked yet, all others who ask the same one [hear of it](crate::Repository::lift), and go on with
+    /// their next heartbeat.
     pub fn resume(&self) {
         self.core.resume_all();
     }

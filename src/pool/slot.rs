@@ -306,7 +306,7 @@ fn is_after(status: &str, change: WorkerChange) -> bool {
 /// What failed for every worker holds the pool, if the executor says so.
 fn hold_if_asked(core: &Core, error: &ExecuteError) {
     if let crate::executor::Then::Hold { until } = error.then() {
-        super::close::hold(core, until, &error.to_string());
+        super::provider::hold(core, until, &error.to_string());
     }
 }
 

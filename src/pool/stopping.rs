@@ -33,6 +33,7 @@ pub(super) fn mark_stop(core: &Core, stop: Stop, why: &str) -> Vec<Arc<OpenUnit>
         log_stop(core, &stats, why);
         // It tells the records.
         core.heartbeat.wake();
+        core.turns.wake_all();
     }
     waiting
 }

@@ -1,20 +1,20 @@
 //! The turn of an attempt to ask its provider: taken before its first request, and by the executor before each further one.
 //!
-//! Whoever has to wait does so in its slot, with no lock held. That keeps nobody from working: all other workers of the pool wait for the
-//! same provider. A stop, a cancel or a hold ends the wait, and the attempt is given back, uncounted.
+//! Whoever has to wait does so in its slot, with no lock held, in a [line](super::turn_line). That keeps nobody from working: all other
+//! workers of the pool wait for the same provider. A stop, a cancel or a hold ends the wait, and the attempt is given back, uncounted.
 
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
-
-use super::close::{hold_here, patiently};
+use super::close::patiently;
 use super::core::Core;
 use super::execution::Execution;
 use super::judge::{End, How, release};
+use super::provider;
 use super::run::end_before_start;
+use super::turn_line::Stage;
 use crate::error::RepositoryError;
 use crate::executor::{ExecuteError, kinds};
-use crate::limits::{Ask, ProviderHold, Turn};
+use crate::limits::{Ask, Limit, ProviderHold, Turn};
 
 /// Who waits looks at least this often whether it is still to.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -23,8 +23,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 enum NoTurn {
     /// It does not begin.
     Ends(Box<End>),
-    /// The provider is not to be asked before that.
-    Held { until: DateTime<Utc>, reason: String },
+    /// The provider is not to be asked yet.
+    Held(ProviderHold),
 }
 
 /// Waits for the first turn of an attempt. `None` once it has it.
@@ -34,11 +34,10 @@ pub(super) fn end_without_turn(core: &Core, execution: &Execution, prompt: &str)
         (false, None) => end_before_start(core, execution),
         _ => end_before_start(core, execution).or_else(|| Some(release("the pool stops"))),
     };
-    match wait(core, execution, &ask, is_over).err()? {
+    match wait(core, execution, Stage::Begins, &ask, is_over).err()? {
         NoTurn::Ends(end) => Some(*end),
-        NoTurn::Held { until, reason } => {
-            // Whoever stored it has told the others.
-            hold_here(core, Some(until), &reason);
+        NoTurn::Held(hold) => {
+            provider::obey(core, &hold);
             Some(release("its provider is not to be asked yet"))
         }
     }
@@ -48,46 +47,67 @@ pub(super) fn end_without_turn(core: &Core, execution: &Execution, prompt: &str)
 pub(super) fn next(core: &Core, execution: &Execution, ask: &Ask) -> Result<(), ExecuteError> {
     // What has begun goes on also while the pool is held, or drains.
     let is_over = || execution.cancel.is_cancelled().then(|| End::new(How::Lost));
-    match wait(core, execution, ask, is_over) {
+    match wait(core, execution, Stage::GoesOn, ask, is_over) {
         Ok(()) => Ok(()),
-        Err(NoTurn::Held { until, reason }) => Err(ExecuteError::hold_until(until, reason).kind(kinds::RATE_LIMITED)),
+        Err(NoTurn::Held(ProviderHold { until, reason, .. })) => {
+            Err(ExecuteError::hold_until(until, reason).kind(kinds::RATE_LIMITED))
+        }
         Err(NoTurn::Ends(_)) => {
             Err(ExecuteError::retry("it is not to ask its provider any more").kind(kinds::CANCELLED))
         }
     }
 }
 
-fn wait(core: &Core, execution: &Execution, ask: &Ask, is_over: impl Fn() -> Option<End>) -> Result<(), NoTurn> {
+fn wait(
+    core: &Core,
+    execution: &Execution,
+    stage: Stage,
+    ask: &Ask,
+    is_over: impl Fn() -> Option<End>,
+) -> Result<(), NoTurn> {
     let Some(provider) = &core.provider else { return Ok(()) };
+    let Some(limits) = &core.settings.rate_limits else { return look(core, execution, provider) };
     let lease = &execution.claim.lease;
+    let place = core.turns.join(stage);
+    let nudge = place.nudge();
+    let _wakes = execution.cancel.on_cancel(move || nudge.wake());
     loop {
-        let turn = patiently(core, &execution.claim.unit.id, || match &core.settings.rate_limits {
-            Some(limits) => core.repository().take_turn(lease, provider, limits, ask),
-            // To look is enough, and costs no commit.
-            None => core.repository().holds().map(|holds| held(holds, provider)),
-        });
-        let pause = match turn {
-            Ok(Turn::Taken) => return Ok(()),
-            Ok(Turn::Held(ProviderHold { until, reason, .. })) => return Err(NoTurn::Held { until, reason }),
-            Ok(Turn::Later { after, limit }) => {
-                log::trace!("unit {}: waits {after:?} for its turn at {provider}: {limit}", execution.claim.unit.id);
-                after.min(LOOK_EVERY)
+        let mut pause = LOOK_EVERY;
+        if place.is_first() {
+            let take = || core.repository().take_turn(lease, provider, limits, ask);
+            match read(patiently(core, &lease.unit_id, take))? {
+                None => return Ok(()),
+                Some((after, limit)) => {
+                    log::trace!("unit {}: waits {after:?} for its turn at {provider}: {limit}", lease.unit_id);
+                    pause = pause.min(after);
+                }
             }
-            Err(RepositoryError::Stale { .. }) => return Err(ends(End::new(How::Lost))),
-            Err(error) => return Err(ends(release(&format!("its turn could not be stored: {error}")))),
-        };
-        execution.cancel.wait_timeout(pause);
+        }
+        place.wait(pause);
         if let Some(end) = is_over() {
             return Err(ends(end));
         }
     }
 }
 
-fn ends(end: End) -> NoTurn {
-    NoTurn::Ends(Box::new(end))
+/// Without limits it is everybody's turn, unless the provider is held. To look is enough, and costs no commit.
+fn look(core: &Core, execution: &Execution, provider: &str) -> Result<(), NoTurn> {
+    let held = || core.repository().holds().map(|holds| holds.into_iter().find(|hold| hold.provider == provider));
+    let turn = patiently(core, &execution.claim.unit.id, || Ok(held()?.map_or(Turn::Taken, Turn::Held)));
+    read(turn).map(drop)
 }
 
-fn held(holds: Vec<ProviderHold>, provider: &str) -> Turn {
-    let hold = holds.into_iter().find(|hold| hold.provider == provider);
-    hold.map_or(Turn::Taken, Turn::Held)
+/// How long it is to be waited, and for what, if it is not its turn.
+fn read(turn: Result<Turn, RepositoryError>) -> Result<Option<(Duration, Limit)>, NoTurn> {
+    match turn {
+        Ok(Turn::Taken) => Ok(None),
+        Ok(Turn::Later { after, limit }) => Ok(Some((after, limit))),
+        Ok(Turn::Held(hold)) => Err(NoTurn::Held(hold)),
+        Err(RepositoryError::Stale { .. }) => Err(ends(End::new(How::Lost))),
+        Err(error) => Err(ends(release(&format!("its turn could not be stored: {error}")))),
+    }
+}
+
+fn ends(end: End) -> NoTurn {
+    NoTurn::Ends(Box::new(end))
 }

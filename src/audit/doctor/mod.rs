@@ -46,6 +46,7 @@ pub use self::units::{JobFact, LOOKED_AT_LIMIT, OldestPending};
 use crate::audit::questions;
 use crate::audit::visible::short;
 use crate::clock::{Clock, Moment, SystemClock};
+use crate::limits::ProviderHold;
 use crate::repository::{Archive, Health, RepositoryError, Result};
 
 /// Looks at an archive as it is now, by the machine's clock.
@@ -129,6 +130,9 @@ pub struct Diagnosis {
     pub owners: Vec<OwnerFact>,
     /// How many have.
     pub ended_owners: u64,
+    /// The providers that are not to be asked now, by name.
+    #[serde(default)]
+    pub providers: Vec<ProviderHold>,
     /// The jobs, in the order of creation.
     pub jobs: Vec<JobFact>,
     /// How many units are being executed.
@@ -148,6 +152,7 @@ impl Diagnosis {
             findings: Vec::new(),
             owners: Vec::new(),
             ended_owners: 0,
+            providers: Vec::new(),
             jobs: Vec::new(),
             leases: 0,
             stale_leases: 0,
@@ -181,6 +186,7 @@ impl Examination<'_> {
         let leases = self.readable("the leases", leases)?.unwrap_or_default();
         self.owners(&leases)?;
         self.leases(&leases)?;
+        self.providers()?;
         self.jobs()?;
         self.most_tried();
         self.journal()?;

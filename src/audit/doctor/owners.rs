@@ -203,6 +203,19 @@ impl Examination<'_> {
         }
     }
 
+    /// Who is not to be asked yet, whoever heard it.
+    pub(super) fn providers(&mut self) -> Result<()> {
+        let holds = self.archive.holds();
+        for hold in self.readable("the holds of providers", holds)?.unwrap_or_default() {
+            let (provider, until) = (named(&hold.provider), super::date(hold.until));
+            let what = format!("{provider} is not asked until {until}: {}", short(&hold.reason));
+            let advice = "nothing: it is asked again then; `workcrew lift` ends that before, if it is wrong";
+            self.add(Urgency::Note, Concern::Held, what, advice);
+            self.diagnosis.providers.push(hold);
+        }
+        Ok(())
+    }
+
     /// What a process that lives says of itself.
     fn word_of(&mut self, fact: &OwnerFact, state: &OwnerState) {
         let (name, pid) = (fact.name(), fact.owner.process.pid);

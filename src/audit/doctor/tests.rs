@@ -9,6 +9,7 @@ use crate::attempt::{AttemptReport, Failure, FailureKind, Next};
 use crate::clock::ManualClock;
 use crate::job::{JobId, NewJob};
 use crate::lease::{Backpressure, Lease, NewOwner, OwnerHold, OwnerId, OwnerState};
+use crate::limits::NewHold;
 use crate::process::Process;
 use crate::repository::memory::MemoryRepository;
 use crate::repository::{By, ClaimRequest, Claimant, Repository, Scope, Slot};
@@ -112,6 +113,20 @@ fn holds_and_pauses_are_told_with_their_reasons_and_what_ends_them() {
 
     ward.tell(|state| state.is_paused = true);
     assert_eq!((ward.finding().urgency, ward.finding().concern), (Urgency::Soon, Concern::Paused));
+}
+
+#[test]
+fn a_provider_that_is_not_asked_is_told_with_the_time_when_it_is() {
+    let ward = Ward::new();
+    ward.repository.hold(&NewHold::new("a \u{1b}[2J model", Duration::from_secs(3_600), "closed\nat night")).unwrap();
+    let diagnosis = ward.examined();
+    let held = diagnosis.findings.iter().find(|finding| finding.concern == Concern::Held).expect("it is told");
+    assert_eq!(held.urgency, Urgency::Note, "it goes on by itself");
+    assert!(held.what.ends_with(r"is not asked until 2026-01-01 01:00:00 UTC: closed\nat night"), "{held}");
+    assert!(!held.what.contains('\u{1b}'), "{held}");
+    assert_eq!(diagnosis.providers.len(), 1);
+    ward.clock.advance(Duration::from_secs(3_600));
+    assert_eq!(ward.examined().providers, []);
 }
 
 #[test]

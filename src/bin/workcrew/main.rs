@@ -24,6 +24,7 @@ mod failures;
 mod input;
 mod interrupt;
 mod jobs;
+mod lift;
 mod list;
 mod man;
 mod notes;
@@ -31,6 +32,7 @@ mod print;
 mod progress;
 mod purge;
 mod queue;
+mod rates;
 mod reading;
 mod report;
 mod requeue;
@@ -98,6 +100,8 @@ enum Command {
     Cancel(cancel::Options),
     /// Brings failed or cancelled units back
     Requeue(requeue::Options),
+    /// Lets a provider be asked again before the time that it has named
+    Lift(lift::Options),
     /// Lists the jobs of a database
     Jobs(jobs::Options),
     /// Shows how far a batch is, what runs and who runs it
@@ -171,6 +175,7 @@ fn run(command: Command, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
         Command::Queue(options) => queue::run(options, out),
         Command::Cancel(options) => cancel::run(options, out),
         Command::Requeue(options) => requeue::run(options, out),
+        Command::Lift(options) => lift::run(options, out),
         Command::Jobs(options) => jobs::run(options, out),
         Command::Status(options) => status::run(options, out),
         Command::Demo(options) => demo::run(options, out),

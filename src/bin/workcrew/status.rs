@@ -50,6 +50,9 @@ pub fn run(options: Options, out: &mut dyn Write) -> Result<ExitCode, Trouble> {
         for job in jobs {
             if options.json { write_json(&archive, &job, out)? } else { write(&archive, &job, out)? }
         }
+        if !options.json {
+            write_providers(&archive, &options.database, out)?;
+        }
         out.flush()?;
         if !options.watch {
             return Ok(code::DONE);
@@ -108,6 +111,18 @@ fn write_holds(owners: &[Owner], job: &Job, out: &mut dyn Write) -> Result<(), T
     Ok(())
 }
 
+/// Who is not to be asked yet, by nobody who works on the database.
+fn write_providers(archive: &SqliteArchive, database: &Database, out: &mut dyn Write) -> Result<(), Trouble> {
+    let holds = archive.holds()?;
+    for hold in &holds {
+        let which = if holds.len() > 1 { format!(" {}", print::word(&hold.provider)) } else { String::new() };
+        let (provider, until, reason) = (line(&hold.provider), stamp(hold.until), line(&hold.reason));
+        let lift = format!("workcrew lift{which}{}", database.as_argument());
+        writeln!(out, "{provider} is not asked until {until} UTC: {reason} (end that with `{lift}`)")?;
+    }
+    Ok(())
+}
+
 fn write_json(archive: &SqliteArchive, job: &Job, out: &mut dyn Write) -> Result<(), Trouble> {
     let status = json!({
         "job": job.name,
@@ -115,6 +130,7 @@ fn write_json(archive: &SqliteArchive, job: &Job, out: &mut dyn Write) -> Result
         "cost": archive.costs(Some(job.id))?.spent(),
         "budget": archive.account(AccountHolder::Job(job.id))?,
         "running": active(archive, Some(job.id))?,
+        "providers": archive.holds()?,
         "owners": archive.owners()?.into_iter().filter(|owner| owner.ended_at.is_none()).collect::<Vec<_>>(),
     });
     print::json(out, &status)

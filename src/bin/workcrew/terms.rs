@@ -8,17 +8,22 @@ use std::time::Duration;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use workcrew::limits::RateLimits;
 use workcrew::{Job, JobChange, Money, NewJob, Repository, SqliteRepository};
 
 use crate::by;
 use crate::executor::{ExecutorOptions, Kind};
 use crate::notes;
 use crate::print::{self, Budget};
+use crate::rates::Rates;
 use crate::time;
 use crate::trouble::Trouble;
 
 /// How long an execution may take if nobody has said.
 const TIMEOUT: Duration = Duration::from_secs(10 * 60);
+
+/// The fields below that are kept, as they are called there.
+const KEPT: [&str; 4] = ["timeout", "expected_cost", "rates", "executor"];
 
 #[derive(Args, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -36,6 +41,9 @@ pub struct Terms {
     #[serde(skip_serializing_if = "Option::is_none")]
     expected_cost: Option<Money>,
     #[command(flatten)]
+    #[serde(skip_serializing_if = "Rates::is_empty")]
+    rates: Rates,
+    #[command(flatten)]
     #[serde(skip_serializing_if = "ExecutorOptions::is_empty")]
     pub executor: ExecutorOptions,
     /// Whether the simulation was chosen because nobody chose anything.
@@ -51,6 +59,7 @@ pub struct Execution {
     pub executor: ExecutorOptions,
     pub timeout: Duration,
     pub expected_cost: Option<Money>,
+    pub rate_limits: Option<RateLimits>,
     /// What everybody is told of it, also who wants to hear nothing.
     pub warning: Option<String>,
     /// What others are told.
@@ -82,7 +91,7 @@ impl Terms {
 
     /// What the units of a job are executed with, or that nobody has said it.
     pub fn execution(&self, job: &Job) -> Result<Execution, Trouble> {
-        let Terms { executor, timeout, expected_cost, .. } = self.over_kept(Some(job));
+        let Terms { executor, timeout, expected_cost, rates, .. } = self.over_kept(Some(job));
         let Some(kind) = executor.kind() else {
             return Err(Trouble::usage(format!(
                 "nobody has said what executes job `{}`: add --executor claude, codex, anthropic, openai or simulated, or a program behind --",
@@ -91,7 +100,7 @@ impl Terms {
         };
         let (warning, note) = self.told(kind, &executor);
         let timeout = timeout.unwrap_or(TIMEOUT);
-        Ok(Execution { kind, executor, timeout, expected_cost, warning, note })
+        Ok(Execution { kind, executor, timeout, expected_cost, rate_limits: rates.limits(), warning, note })
     }
 
     /// Who has just said it knows it.
@@ -157,6 +166,7 @@ impl Terms {
         Terms {
             timeout: self.timeout.or(kept.timeout),
             expected_cost: self.expected_cost.or(kept.expected_cost),
+            rates: self.rates.clone().over(kept.rates),
             executor,
             ..Terms::default()
         }
@@ -168,6 +178,7 @@ impl Terms {
         match (settings.clone(), serde_json::to_value(own)?) {
             (Value::Null, Value::Object(own)) if own.is_empty() => Ok(Value::Null),
             (Value::Object(mut all), Value::Object(own)) => {
+                all.retain(|name, _| !KEPT.contains(&name.as_str()));
                 all.extend(own);
                 Ok(Value::Object(all))
             }

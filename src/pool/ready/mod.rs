@@ -25,6 +25,7 @@ pub use self::phases::Stop;
 pub(super) use self::units::LineTimes;
 pub use self::waits::Completion;
 use self::waits::Hold;
+pub(in crate::pool) use self::waits::HoldEnd;
 use super::capacity::{Capacity, Known, WorkerNumber};
 use super::error::Refusal;
 use super::ledger::Ledger;

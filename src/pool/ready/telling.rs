@@ -1,6 +1,6 @@
 //! What the state of a pool looks like to those who see only the repository.
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 
 use super::Ready;
 use super::waits::Hold;
@@ -41,10 +41,12 @@ impl Ready {
     }
 }
 
-/// When it will be a time of the pool's clock, by the calendar.
+/// When it will be a time of the pool's clock, by the calendar: to a tenth of a second, since two clocks never agree to the millisecond.
 fn date_of(at_ms: i64, now: Moment) -> DateTime<Utc> {
     let left = TimeDelta::try_milliseconds(at_ms.saturating_sub(now.boot_ms));
-    left.and_then(|left| now.wall.checked_add_signed(left)).unwrap_or(DateTime::<Utc>::MAX_UTC)
+    let date = left.and_then(|left| now.wall.checked_add_signed(left));
+    let rounded = date.and_then(|date| date.duration_round(TimeDelta::milliseconds(100)).ok());
+    rounded.unwrap_or(DateTime::<Utc>::MAX_UTC)
 }
 
 fn cut(text: &str) -> String {

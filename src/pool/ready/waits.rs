@@ -39,6 +39,9 @@ pub enum Completion {
     WouldDeadlock,
 }
 
+/// Two dates of a provider that are no further apart are one that was read from the calendar twice.
+const SAME_MS: i64 = 100;
+
 /// Why nothing is started.
 #[derive(Clone, Debug)]
 pub(super) struct Hold {
@@ -48,11 +51,13 @@ pub(super) struct Hold {
 
 /// When a hold ends, in milliseconds of the pool's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum HoldEnd {
+pub(in crate::pool) enum HoldEnd {
     /// When somebody ends it.
     Told,
     /// By itself.
     At(i64),
+    /// The same, or before that if it turns out that the provider may be asked again.
+    Provider(i64),
     /// When a budget has enough left, which is tried again then. What was claimed before is paid for, and is executed.
     Funded { again_ms: i64, is_exhausted: bool },
 }
@@ -62,14 +67,16 @@ impl Hold {
     pub(super) fn until_ms(&self) -> Option<i64> {
         match self.end {
             HoldEnd::Told => None,
-            HoldEnd::At(until_ms) | HoldEnd::Funded { again_ms: until_ms, .. } => Some(until_ms),
+            HoldEnd::At(until_ms) | HoldEnd::Provider(until_ms) | HoldEnd::Funded { again_ms: until_ms, .. } => {
+                Some(until_ms)
+            }
         }
     }
 
     /// When it ends, as far as anybody can tell.
     pub(super) fn told_until_ms(&self) -> Option<i64> {
         match self.end {
-            HoldEnd::At(until_ms) => Some(until_ms),
+            HoldEnd::At(until_ms) | HoldEnd::Provider(until_ms) => Some(until_ms),
             HoldEnd::Told | HoldEnd::Funded { .. } => None,
         }
     }
@@ -79,13 +86,22 @@ impl Hold {
         matches!(self.end, HoldEnd::Told | HoldEnd::Funded { is_exhausted: true, .. })
     }
 
+    fn is_of_provider(&self) -> bool {
+        matches!(self.end, HoldEnd::Provider(_))
+    }
+
     /// Whether another one takes its place: one without an end does, and of two with an end the later. That there is no money says the least.
     fn gives_way_to(&self, other: HoldEnd) -> bool {
         match (self.end, other) {
             (HoldEnd::Funded { .. }, _) => true,
             (_, HoldEnd::Funded { .. }) | (HoldEnd::Told, _) => false,
-            (HoldEnd::At(_), HoldEnd::Told) => true,
-            (HoldEnd::At(before_ms), HoldEnd::At(until_ms)) => before_ms < until_ms,
+            (HoldEnd::At(_) | HoldEnd::Provider(_), HoldEnd::Told) => true,
+            // Whoever is held for a moment less than it should be is told again, by the turn that it does not get.
+            (HoldEnd::Provider(before_ms), HoldEnd::Provider(until_ms)) => before_ms.saturating_add(SAME_MS) < until_ms,
+            (
+                HoldEnd::At(before_ms) | HoldEnd::Provider(before_ms),
+                HoldEnd::At(until_ms) | HoldEnd::Provider(until_ms),
+            ) => before_ms < until_ms,
         }
     }
 }
@@ -182,9 +198,19 @@ impl Ready {
         found.unwrap_or(Completion::TimedOut)
     }
 
-    /// Starts nothing until then. A hold without an end stays until somebody ends it; of two with an end the later counts.
-    pub(in crate::pool) fn hold(&self, reason: &str, until_ms: Option<i64>) {
-        self.hold_until(reason, until_ms.map_or(HoldEnd::Told, HoldEnd::At));
+    /// Starts nothing until then. A hold without an end stays until somebody ends it; of two with an end the later counts. Says whether
+    /// this one does.
+    pub(in crate::pool) fn hold(&self, reason: &str, end: HoldEnd) -> bool {
+        self.change(|state, wake| {
+            let counts = state.hold.as_ref().is_none_or(|hold| hold.gives_way_to(end));
+            if counts {
+                let hold = Hold { reason: reason.to_owned(), end };
+                wake.supervisor = hold.until_ms().is_some_and(|at_ms| state.timers.set(at_ms, Alarm::HoldEnds));
+                wake.settled = true;
+                state.hold = Some(hold);
+            }
+            counts
+        })
     }
 
     /// How many attempts have ended here, for whoever is about to claim: see [`Ready::hold_until_funded`].
@@ -196,7 +222,7 @@ impl Ready {
     /// completion need not wait. An attempt that has ended since the claim began may have left enough, and nobody would say so again: then
     /// it is tried again at once.
     pub(in crate::pool) fn hold_until_funded(&self, reason: &str, again_ms: i64, is_exhausted: bool, ends_before: u64) {
-        self.hold_until(reason, HoldEnd::Funded { again_ms, is_exhausted });
+        self.hold(reason, HoldEnd::Funded { again_ms, is_exhausted });
         // Said before it is counted, while whoever ends an attempt counts it before looking: one of the two sees the other.
         self.is_out_of_money.store(true, Ordering::SeqCst);
         if self.ends() != ends_before {
@@ -211,17 +237,6 @@ impl Ready {
             state.told_over_budget = Some(reason.to_owned());
             is_news
         })
-    }
-
-    fn hold_until(&self, reason: &str, end: HoldEnd) {
-        self.change(|state, wake| {
-            if state.hold.as_ref().is_none_or(|hold| hold.gives_way_to(end)) {
-                let hold = Hold { reason: reason.to_owned(), end };
-                wake.supervisor = hold.until_ms().is_some_and(|at_ms| state.timers.set(at_ms, Alarm::HoldEnds));
-                wake.settled = true;
-                state.hold = Some(hold);
-            }
-        });
     }
 
     /// An attempt has ended, so that a budget may have more left.
@@ -249,13 +264,25 @@ impl Ready {
         self.end_hold(|hold| now_ms.is_none_or(|now_ms| hold.until_ms().is_some_and(|until_ms| until_ms <= now_ms)));
     }
 
-    fn end_hold(&self, ends: impl Fn(&Hold) -> bool) {
+    /// Whether its provider is what holds it.
+    pub(in crate::pool) fn waits_for_provider(&self) -> bool {
+        self.state.lock().hold.as_ref().is_some_and(Hold::is_of_provider)
+    }
+
+    /// Ends a hold if it is of the provider; says whether it was.
+    pub(in crate::pool) fn end_hold_of_provider(&self) -> bool {
+        self.end_hold(Hold::is_of_provider)
+    }
+
+    fn end_hold(&self, ends: impl Fn(&Hold) -> bool) -> bool {
         self.change(|state, wake| {
-            if state.hold.as_ref().is_some_and(&ends) {
+            let has_ended = state.hold.as_ref().is_some_and(&ends);
+            if has_ended {
                 state.hold = None;
                 (wake.all_slots, wake.claimer) = (true, true);
             }
-        });
+            has_ended
+        })
     }
 }
 

@@ -207,6 +207,15 @@ fn costs_are_summed_by_model_and_the_unknown_is_not_zero(scene: &Scene<'_>) {
     scene.finish(&fifth, &AttemptReport::completed());
     scene.bring("e", UnitStatus::Assigned);
     scene.bring("f", UnitStatus::Processing);
+    // What was claimed as started, and was not executed then, has cost nothing.
+    let unexecuted = scene.processing("g").lease;
+    let given_back = scene.processing("h").lease;
+    for lease in [&unexecuted, &given_back] {
+        scene.repository.progress(lease, &Progress::default().unexecuted()).expect("it is held");
+        assert_eq!(scene.attempts(lease.unit_id.as_str())[0].started_at, None);
+    }
+    scene.finish(&unexecuted, &AttemptReport::cancelled());
+    scene.release(&given_back, None, "its provider is not to be asked");
     let in_all = costs(Some(scene.job));
     assert_eq!((in_all.total().amount.nanos(), in_all.in_vain.amount.nanos(), in_all.unbilled), (147, 107, 1));
     assert_eq!((in_all.total().unpriced, in_all.spent().unpriced), (1, 2), "what is under way may still say so");

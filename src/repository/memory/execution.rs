@@ -78,6 +78,9 @@ impl Store {
         if progress.failure.is_some() {
             record.attempt.failure.clone_from(&progress.failure);
         }
+        if progress.is_unexecuted {
+            record.attempt.started_at = None;
+        }
         record.charge(&progress.charges);
         Ok(())
     }

@@ -185,17 +185,19 @@ impl Book<'_> {
     }
 
     pub(super) fn progress(&mut self, lease: &Lease, progress: &Progress) -> Answer<()> {
-        let Progress { session_id, process, charges, failure } = progress;
+        let Progress { session_id, process, charges, failure, is_unexecuted } = progress;
         self.check_held(lease)?;
         let mut update = self.connection.prepare_cached(
             "UPDATE attempts
              SET session_id = coalesce(?3, session_id), process = coalesce(?4, process),
-                 failure_kind = coalesce(?5, failure_kind), failure_message = coalesce(?6, failure_message)
+                 failure_kind = coalesce(?5, failure_kind), failure_message = coalesce(?6, failure_message),
+                 started_at = iif(?7, NULL, started_at)
              WHERE unit_key = ?1 AND number = ?2",
         )?;
         let process = process.as_ref().map(|process| to_json(process).expect("a process is flat"));
         let (kind, message) = failure.as_ref().map(|failure| (failure.kind.as_str(), failure.message.as_str())).unzip();
-        update.execute(params![lease.unit.0, lease.attempt_number, session_id, process, kind, message])?;
+        let attempt = lease.attempt();
+        update.execute(params![attempt.unit.0, attempt.number, session_id, process, kind, message, is_unexecuted])?;
         self.attempt_changes(lease.attempt());
         if !charges.is_empty() {
             self.charge(lease.attempt(), charges)?;

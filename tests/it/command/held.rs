@@ -52,6 +52,8 @@ fn a_used_up_quota_is_told_with_the_time_when_it_goes_on_by_itself() {
     let worker = held(&scene, "worker --workers 1 --executor claude");
     scene
         .run("doctor")
+        .says("`claude` is not asked until 2100-01-01 00:00:30 UTC: quota: You have hit your limit")
+        .says("`workcrew lift`")
         .says("NOTE")
         .says("starts nothing until 2100-01-01 00:00")
         .says("UTC: quota: You have hit your limit");
@@ -59,4 +61,41 @@ fn a_used_up_quota_is_told_with_the_time_when_it_goes_on_by_itself() {
     assert_eq!(scene.count("PENDING"), 3, "nothing was used up");
     worker.signal(Signal::INT);
     worker.end();
+}
+
+#[test]
+fn a_provider_that_one_process_was_told_to_leave_alone_is_left_alone_by_the_next_until_that_is_lifted() {
+    let scene = Scene::new();
+    scene.run("lift").code(3).tells("there is no database");
+    let limit = r#"{"type":"rate_limit_event","rate_limit_info":{"status":"rejected","resetsAt":4102444830}}"#;
+    let result = r#"{"type":"result","subtype":"success","is_error":true,"api_error_status":429,"result":"Come later","session_id":"s"}"#;
+    let asked = format!("echo asked >> {}", scene.path("log").display());
+    program(&scene, "bin/claude", &format!("cat > /dev/null; {asked}; echo '{limit}'; echo '{result}'; exit 1"));
+    let worker = held(&scene, "worker --workers 1 --executor claude");
+    worker.signal(Signal::INT);
+    worker.end();
+
+    let result =
+        r#"{"type":"result","subtype":"success","is_error":false,"result":"ok","session_id":"s","total_cost_usd":0.1}"#;
+    program(&scene, "bin/claude", &format!("cat > /dev/null; {asked}; echo '{result}'"));
+    let path = format!("{}:{}", scene.path("bin").display(), std::env::var("PATH").unwrap());
+    let resume = || Started::of(scene.command(&["resume", "--executor", "claude"]).env("PATH", &path));
+    let second = resume();
+    until("it is held too", || {
+        scene.run("status").out.contains(" is held until 2100-01-01 00:00:30 UTC: quota: Come later")
+    });
+    assert_eq!(scene.read("log"), "asked\n", "by the first process, once");
+    second.signal(Signal::INT);
+    second.end().code(130);
+
+    let told = "claude is not asked until 2100-01-01 00:00:30 UTC: quota: Come later (end that with `workcrew lift`)";
+    scene.run("status").well().says(told);
+    let json = scene.run("status --json").well().json();
+    assert_eq!(json[0]["providers"][0]["until"], "2100-01-01T00:00:30Z");
+    scene.run("lift codex").code(2).tells("provider `codex` is not held");
+    scene.run("lift").well().says("claude was not to be asked until 2100-01-01 00:00:30 UTC, and may be from now on");
+    scene.run("lift").well().says("no provider is held");
+    resume().end().well();
+    assert_eq!(scene.count("COMPLETED"), 3);
+    scene.run("verify").well();
 }

@@ -47,6 +47,7 @@ mod storage_lost;
 mod submit;
 mod telling;
 mod threads;
+mod turns;
 
 use std::io::Write;
 use std::sync::Arc;
