@@ -248,21 +248,32 @@ CREATE TABLE charges (
     FOREIGN KEY (unit_key, attempt_number) REFERENCES attempts (unit_key, number)
 ) STRICT, WITHOUT ROWID;
 
--- Turns to ask a provider, for as long as they count or their attempts have not ended.
+-- Turns to ask a provider of attempts that have not ended, or ended a moment ago: the next turn counts them as what they were used for.
 CREATE TABLE turns (
     id              INTEGER PRIMARY KEY,
     provider        TEXT    NOT NULL,
     unit_key        INTEGER NOT NULL,
     attempt_number  INTEGER NOT NULL,
     boot_id         TEXT    NOT NULL,   -- in another boot none of them counts
-    free_at_boot_ms INTEGER NOT NULL,   -- counts until then
-    input           INTEGER NOT NULL,   -- tokens that were expected; once the attempt has ended its charges count instead
+    free_at_boot_ms INTEGER NOT NULL,   -- where it is counted in rate_windows
+    input           INTEGER NOT NULL,   -- tokens that were expected
     output          INTEGER NOT NULL,
     FOREIGN KEY (unit_key, attempt_number) REFERENCES attempts (unit_key, number)
 ) STRICT;
 
--- Serves: taking a turn, which counts those of the provider and removes what no longer does.
-CREATE INDEX turns_by_provider ON turns (provider, free_at_boot_ms);
+-- Serves: taking a turn, which looks at all those of the provider.
+CREATE INDEX turns_by_provider ON turns (provider);
+
+-- What a provider was asked lately: one row for all turns that count until the same moment, and none for what no longer counts.
+CREATE TABLE rate_windows (
+    provider        TEXT    NOT NULL,
+    boot_id         TEXT    NOT NULL,   -- of another boot nothing counts
+    free_at_boot_ms INTEGER NOT NULL,
+    requests        INTEGER NOT NULL,
+    input           INTEGER NOT NULL,   -- tokens: used by attempts that have ended, expected of others
+    output          INTEGER NOT NULL,
+    PRIMARY KEY (provider, boot_id, free_at_boot_ms)
+) STRICT, WITHOUT ROWID;
 
 -- Until when a provider is not to be asked, as it has said itself.
 CREATE TABLE holds (

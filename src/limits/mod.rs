@@ -15,4 +15,4 @@ pub(crate) use self::budget::{Bill, expected, refusing, settled, told_late};
 pub(crate) use self::hold::StoredHold;
 pub use self::hold::{NewHold, ProviderHold};
 pub use self::rate::{Ask, Limit, RateLimits, Turn};
-pub(crate) use self::rate::{TakenTurn, used, wait};
+pub(crate) use self::rate::{Counted, settled as settled_turns, used, wait};

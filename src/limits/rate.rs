@@ -5,21 +5,19 @@
 //! wherever it begins, are there more requests than allowed.
 //!
 //! ```text
-//!   taken          window           slack
-//!     ├────────────────────────────────┼───┤
-//!     ▲ sent by then                       ▲ another may take its place
+//!   taken  grain       window          slack
+//!     ├──────┼─────────────────────────┼───┤
+//!            ▲ another one counts so       ▲ others may take their places
 //! ```
 //!
 //! Tokens are reserved with the turn, as many as are expected, and counted as they were used once the attempt has ended. What one attempt
 //! alone needs more than the limit has to wait until nothing else counts.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::attempt::AttemptKey;
 use crate::clock::milliseconds;
 use crate::money::{Charge, Tokens};
 
@@ -28,6 +26,9 @@ const BYTES_PER_TOKEN: u64 = 3;
 
 /// This part of a window a request may take to leave.
 const SLACK_PART: i64 = 20;
+
+/// In so many parts of a window turns are counted.
+const GRAINS: i64 = 60;
 
 /// Who waits for another to end looks again after this.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
@@ -112,10 +113,13 @@ impl RateLimits {
         }
     }
 
-    /// How long a turn counts.
-    pub(crate) fn counted_ms(&self) -> i64 {
+    /// Until when a turn counts that is taken now. Those that are taken within a small part of a window count until the same moment, so that
+    /// to count them takes no longer the more there are.
+    pub(crate) fn free_at_ms(&self, now_ms: i64) -> i64 {
         let window_ms = milliseconds(self.window);
-        window_ms.saturating_add(window_ms / SLACK_PART)
+        let grain_ms = (window_ms / GRAINS).max(1);
+        let taken_ms = now_ms.div_euclid(grain_ms).saturating_add(1).saturating_mul(grain_ms);
+        taken_ms.saturating_add(window_ms).saturating_add(window_ms / SLACK_PART)
     }
 }
 
@@ -133,6 +137,14 @@ impl Ask {
     /// A request of so many tokens, and an answer of at most so many.
     pub fn new(input_tokens: u64, output_tokens: u64) -> Ask {
         Ask { input_tokens, output_tokens }
+    }
+
+    /// Both together.
+    pub(crate) fn plus(&self, other: &Ask) -> Ask {
+        Ask::new(
+            self.input_tokens.saturating_add(other.input_tokens),
+            self.output_tokens.saturating_add(other.output_tokens),
+        )
     }
 
     /// The same for a text of so many bytes.
@@ -184,87 +196,85 @@ pub enum Turn {
     Held(super::ProviderHold),
 }
 
-/// A turn that somebody has taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TakenTurn {
-    pub(crate) attempt: AttemptKey,
+/// What counts until the same moment, of all turns together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counted {
     /// Until then it counts, in milliseconds of the machine.
     pub(crate) free_at_ms: i64,
-    pub(crate) ask: Ask,
-    /// Whether the attempt has not ended.
-    pub(crate) is_open: bool,
-    /// What the attempt has used in all, if it has ended and that is known.
-    pub(crate) used: Option<Ask>,
+    pub(crate) requests: u64,
+    pub(crate) tokens: Ask,
 }
 
-/// What counts of what an attempt was charged.
+impl Counted {
+    /// One turn more.
+    pub(crate) fn add(&mut self, ask: &Ask) {
+        self.requests = self.requests.saturating_add(1);
+        self.tokens = self.tokens.plus(ask);
+    }
+
+    /// What was expected of a turn has turned out to be that.
+    pub(crate) fn settle(&mut self, expected: &Ask, used: &Ask) {
+        let settled = |sum: u64, expected: u64, used: u64| sum.saturating_sub(expected).saturating_add(used);
+        let Ask { input_tokens, output_tokens } = self.tokens;
+        self.tokens = Ask::new(
+            settled(input_tokens, expected.input_tokens, used.input_tokens),
+            settled(output_tokens, expected.output_tokens, used.output_tokens),
+        );
+    }
+}
+
+/// What an attempt that has ended used, of what counts; `None` if nobody knows.
 pub(crate) fn used(charges: &[Charge]) -> Option<Ask> {
-    let tokens = charges.iter().map(|charge| charge.tokens).fold(None, |sum: Option<Ask>, tokens| {
-        let Tokens { input, output, cache_write, reasoning, .. } = tokens;
-        let sum = sum.unwrap_or_default();
-        let more = |so_far: u64, more: [u64; 2]| more.into_iter().fold(so_far, u64::saturating_add);
-        Some(Ask::new(more(sum.input_tokens, [input, cache_write]), more(sum.output_tokens, [output, reasoning])))
-    });
-    tokens.filter(|tokens| *tokens != Ask::default())
+    let counts = |Tokens { input, output, cache_write, reasoning, .. }: Tokens| {
+        Ask::new(input.saturating_add(cache_write), output.saturating_add(reasoning))
+    };
+    let used = charges.iter().fold(Ask::default(), |sum, charge| sum.plus(&counts(charge.tokens)));
+    Some(used).filter(|used| *used != Ask::default())
+}
+
+/// What the turns of an attempt that has ended were used for, in the order in which they were taken: all of it counts with the last one.
+pub(crate) fn settled(asks: &[Ask], used: Option<Ask>) -> Vec<Ask> {
+    let Some(used) = used else { return asks.to_vec() };
+    let earlier = asks.len().saturating_sub(1);
+    asks.iter().enumerate().map(|(number, _)| if number < earlier { Ask::default() } else { used }).collect()
 }
 
 /// How long an attempt has to wait for its next turn, and for what; `None` if it is its turn.
 ///
-/// The turns are those that count or whose attempts have not ended.
+/// So many others have asked and not ended. What counts is in the order in which it no longer will.
 pub(crate) fn wait(
     limits: &RateLimits,
     ask: &Ask,
-    attempt: AttemptKey,
-    turns: &[TakenTurn],
+    under_way: u64,
+    counted: &[Counted],
     now_ms: i64,
 ) -> Option<(Duration, Limit)> {
-    let others = || turns.iter().filter(|turn| turn.is_open && turn.attempt != attempt).map(|turn| turn.attempt);
-    let under_way = others().collect::<std::collections::BTreeSet<_>>().len() as u64;
     if limits.concurrency.is_some_and(|limit| under_way >= limit) {
         return Some((LOOK_AGAIN, Limit::Concurrency));
     }
-    let counted = counted(turns, now_ms);
-    let each = |of: fn(&Ask) -> u64| counted.iter().map(move |(free_at_ms, ask)| (*free_at_ms, of(ask)));
-    [
-        (Limit::Requests, limits.requests, 1, each(|_| 1).collect::<Vec<_>>()),
-        (Limit::InputTokens, limits.input_tokens, ask.input_tokens, each(|ask| ask.input_tokens).collect()),
-        (Limit::OutputTokens, limits.output_tokens, ask.output_tokens, each(|ask| ask.output_tokens).collect()),
-    ]
-    .into_iter()
-    .filter_map(|(limit, most, ask, taken)| Some((free_at_ms(most?, ask, &taken)?, limit)))
-    .max_by_key(|&(free_at_ms, _)| free_at_ms)
-    .map(|(free_at_ms, limit)| {
-        let after_ms = u64::try_from(free_at_ms.saturating_sub(now_ms)).unwrap_or_default();
-        (Duration::from_millis(after_ms.max(1)), limit)
-    })
-}
-
-/// What counts now, in the order in which it will no longer: of attempts that have ended what they used, with their last turn.
-fn counted(turns: &[TakenTurn], now_ms: i64) -> Vec<(i64, Ask)> {
-    let mut last: BTreeMap<AttemptKey, i64> = BTreeMap::new();
-    for turn in turns {
-        let at = last.entry(turn.attempt).or_insert(turn.free_at_ms);
-        *at = turn.free_at_ms.max(*at);
-    }
-    let mut settled = std::collections::BTreeSet::new();
-    let mut counted = Vec::new();
-    for turn in turns.iter().filter(|turn| turn.free_at_ms > now_ms) {
-        let ask = match turn.used {
-            None => turn.ask,
-            Some(used) if last[&turn.attempt] == turn.free_at_ms && settled.insert(turn.attempt) => used,
-            Some(_) => Ask::default(),
-        };
-        counted.push((turn.free_at_ms, ask));
-    }
-    counted.sort_by_key(|&(free_at_ms, _)| free_at_ms);
-    counted
+    type Amount = fn(&Counted) -> u64;
+    let each: [(Limit, Option<u64>, u64, Amount); 3] = [
+        (Limit::Requests, limits.requests, 1, |counted| counted.requests),
+        (Limit::InputTokens, limits.input_tokens, ask.input_tokens, |counted| counted.tokens.input_tokens),
+        (Limit::OutputTokens, limits.output_tokens, ask.output_tokens, |counted| counted.tokens.output_tokens),
+    ];
+    each.into_iter()
+        .filter_map(|(limit, most, ask, amount)| {
+            let taken = counted.iter().map(|counted| (counted.free_at_ms, amount(counted)));
+            Some((free_at_ms(most?, ask, taken)?, limit))
+        })
+        .max_by_key(|&(free_at_ms, _)| free_at_ms)
+        .map(|(free_at_ms, limit)| {
+            let after_ms = u64::try_from(free_at_ms.saturating_sub(now_ms)).unwrap_or_default();
+            (Duration::from_millis(after_ms.max(1)), limit)
+        })
 }
 
 /// When there is room for so much more; `None` if there is now. What is more than the limit needs all of it.
-fn free_at_ms(most: u64, ask: u64, taken: &[(i64, u64)]) -> Option<i64> {
-    let mut left = taken.iter().fold(ask.min(most), |sum, (_, amount)| sum.saturating_add(*amount));
+fn free_at_ms(most: u64, ask: u64, taken: impl Iterator<Item = (i64, u64)> + Clone) -> Option<i64> {
+    let mut left = taken.clone().fold(ask.min(most), |sum, (_, amount)| sum.saturating_add(amount));
     let mut free_at_ms = None;
-    for &(at_ms, amount) in taken {
+    for (at_ms, amount) in taken {
         if left <= most {
             break;
         }
@@ -277,69 +287,86 @@ fn free_at_ms(most: u64, ask: u64, taken: &[(i64, u64)]) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::unit::UnitKey;
+    use crate::money::Money;
 
-    fn attempt(unit: i64) -> AttemptKey {
-        AttemptKey { unit: UnitKey(unit), number: 1 }
+    fn taken(free_at_ms: i64, requests: u64, input: u64) -> Counted {
+        Counted { free_at_ms, requests, tokens: Ask::new(input, 0) }
     }
 
-    fn taken(unit: i64, free_at_ms: i64, input: u64) -> TakenTurn {
-        TakenTurn { attempt: attempt(unit), free_at_ms, ask: Ask::new(input, 0), is_open: false, used: None }
-    }
-
-    fn waits(limits: &RateLimits, input: u64, turns: &[TakenTurn], now_ms: i64) -> Option<(u64, Limit)> {
-        let wait = wait(limits, &Ask::new(input, 0), attempt(99), turns, now_ms);
+    fn waits(limits: &RateLimits, input: u64, counted: &[Counted], now_ms: i64) -> Option<(u64, Limit)> {
+        let wait = wait(limits, &Ask::new(input, 0), 0, counted, now_ms);
         wait.map(|(after, limit)| (u64::try_from(after.as_millis()).unwrap(), limit))
     }
 
     #[test]
     fn a_request_waits_for_the_oldest_that_counts() {
         let limits = RateLimits::new().requests(2);
-        assert_eq!(waits(&limits, 0, &[taken(1, 50, 0)], 10), None);
-        assert_eq!(waits(&limits, 0, &[taken(1, 70, 0), taken(2, 50, 0)], 10), Some((40, Limit::Requests)));
-        assert_eq!(waits(&limits, 0, &[taken(1, 70, 0), taken(2, 50, 0)], 50), None, "at that time it is free");
-        let crowded = [taken(1, 70, 0), taken(2, 50, 0), taken(3, 60, 0)];
+        assert_eq!(waits(&limits, 0, &[taken(50, 1, 0)], 10), None);
+        assert_eq!(waits(&limits, 0, &[taken(50, 1, 0), taken(70, 1, 0)], 10), Some((40, Limit::Requests)));
+        assert_eq!(waits(&limits, 0, &[taken(50, 1, 0), taken(70, 2, 0)], 10), Some((60, Limit::Requests)));
+        let crowded = [taken(50, 1, 0), taken(60, 1, 0), taken(70, 1, 0)];
         assert_eq!(waits(&limits, 0, &crowded, 10), Some((50, Limit::Requests)), "a limit that was lowered");
     }
 
     #[test]
     fn tokens_wait_until_enough_of_them_no_longer_count() {
         let limits = RateLimits::new().input_tokens(100);
-        let turns = [taken(1, 50, 40), taken(2, 60, 40)];
-        assert_eq!(waits(&limits, 20, &turns, 10), None);
-        assert_eq!(waits(&limits, 21, &turns, 10), Some((40, Limit::InputTokens)));
-        assert_eq!(waits(&limits, 61, &turns, 10), Some((50, Limit::InputTokens)));
-        assert_eq!(waits(&limits, 1_000, &turns, 10), Some((50, Limit::InputTokens)), "it needs all of it");
+        let counted = [taken(50, 1, 40), taken(60, 1, 40)];
+        assert_eq!(waits(&limits, 20, &counted, 10), None);
+        assert_eq!(waits(&limits, 21, &counted, 10), Some((40, Limit::InputTokens)));
+        assert_eq!(waits(&limits, 61, &counted, 10), Some((50, Limit::InputTokens)));
+        assert_eq!(waits(&limits, 1_000, &counted, 10), Some((50, Limit::InputTokens)), "it needs all of it");
         assert_eq!(waits(&limits, 1_000, &[], 10), None, "and then it goes");
     }
 
     #[test]
     fn what_was_used_takes_the_place_of_what_was_expected() {
-        let limits = RateLimits::new().input_tokens(100);
-        let ended = TakenTurn { used: Some(Ask::new(10, 0)), ..taken(1, 50, 90) };
-        assert_eq!(waits(&limits, 80, &[ended], 10), None);
-        let earlier = TakenTurn { free_at_ms: 40, ..ended };
-        assert_eq!(waits(&limits, 90, &[earlier, ended], 10), None, "once, though it had two turns");
-        assert_eq!(waits(&limits, 91, &[earlier, ended], 10), Some((40, Limit::InputTokens)));
-        let twins = [ended, ended];
-        assert_eq!(waits(&limits, 90, &twins, 10), None, "also if both were taken in the same moment");
+        let mut counted = taken(50, 2, 0);
+        let asks = [Ask::new(90, 5), Ask::new(80, 7)];
+        asks.iter().for_each(|ask| counted.add(ask));
+        assert_eq!((counted.requests, counted.tokens), (4, Ask::new(170, 12)));
+        for (ask, used) in asks.iter().zip(settled(&asks, Some(Ask::new(10, 3)))) {
+            counted.settle(ask, &used);
+        }
+        assert_eq!((counted.requests, counted.tokens), (4, Ask::new(10, 3)), "once, though it had two turns");
+        assert_eq!(settled(&asks, None), asks, "who tells nothing has used what was expected");
     }
 
     #[test]
-    fn attempts_under_way_are_counted_once_and_without_oneself() {
+    fn what_a_provider_has_in_its_cache_does_not_count() {
+        let tokens = Tokens { input: 30, cache_write: 20, cache_read: 5_000, output: 400, reasoning: 100 };
+        let charge = Charge::reported("large", tokens, Money::ZERO);
+        assert_eq!(used(&[charge.clone(), charge]), Some(Ask::new(100, 1_000)));
+        assert_eq!(used(&[Charge::reported("unknown", Tokens::default(), Money::ZERO)]), None);
+    }
+
+    #[test]
+    fn who_is_under_way_keeps_others_from_beginning() {
         let limits = RateLimits::new().concurrency(2);
-        let open = |unit| TakenTurn { is_open: true, ..taken(unit, 0, 0) };
-        assert_eq!(waits(&limits, 0, &[open(1), open(1), open(99)], 10), None);
-        assert_eq!(waits(&limits, 0, &[open(1), open(2)], 10), Some((250, Limit::Concurrency)));
-        assert_eq!(waits(&limits, 0, &[open(1), taken(2, 50, 0)], 10), None, "that one has ended");
+        let waits = |under_way| wait(&limits, &Ask::default(), under_way, &[], 10).map(|(_, limit)| limit);
+        assert_eq!([0, 1, 2, 3].map(waits), [None, None, Some(Limit::Concurrency), Some(Limit::Concurrency)]);
     }
 
     #[test]
     fn of_several_limits_the_last_one_counts() {
         let limits = RateLimits::new().requests(1).input_tokens(50);
-        assert_eq!(waits(&limits, 10, &[taken(1, 80, 50)], 10), Some((70, Limit::InputTokens)));
-        let turns = [taken(1, 30, 50), taken(2, 80, 0)];
-        assert_eq!(waits(&limits, 10, &turns, 10), Some((70, Limit::Requests)));
+        assert_eq!(waits(&limits, 10, &[taken(80, 1, 50)], 10), Some((70, Limit::InputTokens)));
+        let counted = [taken(30, 1, 50), taken(80, 1, 0)];
+        assert_eq!(waits(&limits, 10, &counted, 10), Some((70, Limit::Requests)));
+    }
+
+    #[test]
+    fn a_turn_counts_for_a_window_at_least_and_not_for_much_longer() {
+        for window_ms in [1, 7, 59, 60, 61, 2_000, 60_000, 7 * 24 * 3_600_000] {
+            let limits = RateLimits::new().window(Duration::from_millis(window_ms));
+            let window_ms = i64::try_from(window_ms).unwrap();
+            for now_ms in [-1, 0, 1, 59, 60, 999, 1_000, 123_456_789] {
+                let counts_ms = limits.free_at_ms(now_ms) - now_ms;
+                let most_ms = window_ms + window_ms / SLACK_PART + (window_ms / GRAINS).max(1);
+                assert!((window_ms + 1..=most_ms).contains(&counts_ms), "{window_ms} {now_ms}: {counts_ms}");
+            }
+        }
+        assert_eq!(RateLimits::new().window(Duration::MAX).free_at_ms(0), i64::MAX);
     }
 
     #[test]

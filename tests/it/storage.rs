@@ -862,6 +862,7 @@ fn a_database_from_before_anybody_counted_knows_what_is_left_of_its_budgets() {
         .unwrap()
         .execute_batch(
             "DROP TABLE turns;
+             DROP TABLE rate_windows;
              DROP TABLE holds;
              DROP TABLE accounts;
              ALTER TABLE attempts DROP COLUMN expected;

@@ -1,10 +1,23 @@
 //! Turns to ask a provider, and until when one is not to be asked.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::store::Store;
+use crate::attempt::AttemptKey;
 use crate::clock::Moment;
 use crate::lease::Lease;
-use crate::limits::{self, Ask, NewHold, ProviderHold, RateLimits, StoredHold, TakenTurn, Turn};
+use crate::limits::{self, Ask, Counted, NewHold, ProviderHold, RateLimits, StoredHold, Turn};
 use crate::repository::Result;
+
+/// A turn that somebody has taken.
+#[derive(Clone, Debug)]
+pub(super) struct TakenTurn {
+    provider: String,
+    attempt: AttemptKey,
+    /// Until then it counts, in milliseconds of the machine.
+    free_at_ms: i64,
+    ask: Ask,
+}
 
 impl Store {
     pub(super) fn take_turn(
@@ -20,22 +33,44 @@ impl Store {
         if let Some(hold) = self.holds.get(provider).and_then(|hold| hold.told(provider, now, boot_id)) {
             return Ok(Turn::Held(hold));
         }
-        let turns: Vec<TakenTurn> =
-            self.turns.iter().filter(|(of, _)| of == provider).map(|(_, turn)| self.as_it_stands(*turn)).collect();
-        if let Some((after, limit)) = limits::wait(limits, ask, lease.attempt(), &turns, now.boot_ms) {
+        let counted = self.counted(provider, now.boot_ms);
+        let under_way = self.under_way(provider, lease.attempt());
+        if let Some((after, limit)) = limits::wait(limits, ask, under_way, &counted, now.boot_ms) {
             return Ok(Turn::Later { after, limit });
         }
-        let free_at_ms = now.boot_ms.saturating_add(limits.counted_ms());
-        let turn = TakenTurn { attempt: lease.attempt(), free_at_ms, ask: *ask, is_open: true, used: None };
-        self.turns.push((provider.to_owned(), turn));
+        let free_at_ms = limits.free_at_ms(now.boot_ms);
+        self.turns.push(TakenTurn { provider: provider.to_owned(), attempt: lease.attempt(), free_at_ms, ask: *ask });
         Ok(Turn::Taken)
     }
 
-    /// What is known by now of an attempt that took a turn.
-    fn as_it_stands(&self, turn: TakenTurn) -> TakenTurn {
-        let Some(record) = self.attempts.get(&turn.attempt) else { return turn };
-        let is_open = record.attempt.outcome.is_none();
-        TakenTurn { is_open, used: if is_open { None } else { limits::used(&record.charges) }, ..turn }
+    /// How many other attempts have taken a turn and not ended.
+    fn under_way(&self, provider: &str, but: AttemptKey) -> u64 {
+        let turns = self.turns.iter().filter(|turn| turn.provider == provider && turn.attempt != but);
+        let open = turns.filter(|turn| self.is_open(turn.attempt)).map(|turn| turn.attempt);
+        open.collect::<BTreeSet<_>>().len() as u64
+    }
+
+    /// What counts now: of attempts that have ended what they used.
+    fn counted(&self, provider: &str, now_ms: i64) -> Vec<Counted> {
+        let mut by_attempt: BTreeMap<AttemptKey, Vec<&TakenTurn>> = BTreeMap::new();
+        for turn in self.turns.iter().filter(|turn| turn.provider == provider) {
+            by_attempt.entry(turn.attempt).or_default().push(turn);
+        }
+        let mut counted: BTreeMap<i64, Counted> = BTreeMap::new();
+        for (attempt, turns) in by_attempt {
+            let asks: Vec<Ask> = turns.iter().map(|turn| turn.ask).collect();
+            let ended = self.attempts.get(&attempt).filter(|_| !self.is_open(attempt));
+            let used = ended.and_then(|record| limits::used(&record.charges));
+            for (turn, ask) in turns.iter().zip(limits::settled_turns(&asks, used)) {
+                let free_at_ms = turn.free_at_ms;
+                counted.entry(free_at_ms).or_insert(Counted { free_at_ms, ..Counted::default() }).add(&ask);
+            }
+        }
+        counted.into_values().filter(|counted| counted.free_at_ms > now_ms).collect()
+    }
+
+    fn is_open(&self, attempt: AttemptKey) -> bool {
+        self.attempts.get(&attempt).is_some_and(|record| record.attempt.outcome.is_none())
     }
 
     pub(super) fn hold(&mut self, hold: &NewHold, now: Moment, boot_id: &str) {

@@ -5,13 +5,14 @@ use std::ops::RangeInclusive;
 
 use chrono::{DateTime, Utc};
 
+use super::providers::TakenTurn;
 use crate::attempt::{Attempt, AttemptKey, AttemptResult, Failure, Standing};
 use crate::chain::{Hash, conversation_genesis, journal_genesis, journal_link, message_link};
 use crate::clock::Moment;
 use crate::conversation::{MessageContent, Role, StoredMessage};
 use crate::job::{Job, JobId};
 use crate::lease::{Lease, Owner, OwnerId};
-use crate::limits::{Account, AccountHolder, StoredHold, TakenTurn};
+use crate::limits::{Account, AccountHolder, StoredHold};
 use crate::money::{Charge, Money};
 use crate::repository::rules::{self, Pause};
 use crate::repository::{By, JobEntry, JournalEntry, RepositoryError, Result};
@@ -35,7 +36,7 @@ pub(super) struct Store {
     /// Of the jobs and owners that have a budget.
     pub(super) accounts: BTreeMap<AccountHolder, Account>,
     /// By provider, with those that no longer count.
-    pub(super) turns: Vec<(String, TakenTurn)>,
+    pub(super) turns: Vec<TakenTurn>,
     /// By provider, with those that are over.
     pub(super) holds: BTreeMap<String, StoredHold>,
 }

@@ -1,6 +1,6 @@
 //! Turns to ask a provider, and until when one is not to be asked.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
@@ -10,7 +10,7 @@ use super::rows::{read_charges, time, unsigned};
 use crate::attempt::AttemptKey;
 use crate::clock::Moment;
 use crate::lease::Lease;
-use crate::limits::{self, Ask, NewHold, ProviderHold, RateLimits, StoredHold, TakenTurn, Turn};
+use crate::limits::{self, Ask, Counted, NewHold, ProviderHold, RateLimits, StoredHold, Turn};
 use crate::unit::UnitKey;
 
 /// The first version of the schema that has holds.
@@ -34,6 +34,19 @@ fn hold(row: &Row<'_>) -> rusqlite::Result<StoredHold> {
     Ok(StoredHold { until: time(row, 0)?, until_boot_ms: row.get(1)?, boot_id: row.get(2)?, reason: row.get(3)? })
 }
 
+fn counted(row: &Row<'_>) -> rusqlite::Result<Counted> {
+    let tokens = Ask::new(unsigned(row, 2)?, unsigned(row, 3)?);
+    Ok(Counted { free_at_ms: row.get(0)?, requests: unsigned(row, 1)?, tokens })
+}
+
+/// A turn whose attempt has ended, or that was taken in another boot.
+struct OverTurn {
+    id: i64,
+    boot_id: String,
+    free_at_ms: i64,
+    ask: Ask,
+}
+
 /// As a column has it: what is more than a number can be is as good as that.
 fn column(tokens: u64) -> i64 {
     i64::try_from(tokens).unwrap_or(i64::MAX)
@@ -53,71 +66,106 @@ impl Book<'_> {
         if let Some(hold) = self.hold_of(provider)?.and_then(|hold| hold.told(provider, now, boot_id)) {
             return Ok(Turn::Held(hold));
         }
-        let turns = self.turns(now, boot_id, provider, limits)?;
-        if let Some((after, limit)) = limits::wait(limits, ask, lease.attempt(), &turns, now.boot_ms) {
+        self.settle_turns(boot_id, provider)?;
+        let under_way = if limits.concurrency.is_some() { self.under_way(provider, lease.attempt())? } else { 0 };
+        let counted = self.counted(now, boot_id, provider)?;
+        if let Some((after, limit)) = limits::wait(limits, ask, under_way, &counted, now.boot_ms) {
             return Ok(Turn::Later { after, limit });
         }
-        self.forget_turns(now, boot_id, provider)?;
+        self.forget_windows(now, boot_id, provider)?;
+        let free_at_ms = limits.free_at_ms(now.boot_ms);
+        let window = counted.into_iter().find(|window| window.free_at_ms == free_at_ms);
+        let mut window = window.unwrap_or(Counted { free_at_ms, ..Counted::default() });
+        window.add(ask);
+        self.keep_window(boot_id, provider, &window)?;
         let mut insert = self.connection.prepare_cached(
             "INSERT INTO turns (provider, unit_key, attempt_number, boot_id, free_at_boot_ms, input, output)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
         )?;
-        insert.execute(params![
-            provider,
-            lease.unit.0,
-            lease.attempt_number,
-            boot_id,
-            now.boot_ms.saturating_add(limits.counted_ms()),
-            column(ask.input_tokens),
-            column(ask.output_tokens),
-        ])?;
+        let (input, output) = (column(ask.input_tokens), column(ask.output_tokens));
+        insert.execute(params![provider, lease.unit.0, lease.attempt_number, boot_id, free_at_ms, input, output])?;
         Ok(Turn::Taken)
     }
 
-    /// The turns of a provider that count, or whose attempts have not ended.
-    fn turns(&self, now: Moment, boot_id: &str, provider: &str, limits: &RateLimits) -> Answer<Vec<TakenTurn>> {
-        let mut select = self.connection.prepare_cached(
-            "SELECT t.unit_key, t.attempt_number, t.free_at_boot_ms, t.input, t.output, a.outcome IS NULL
-             FROM turns t
-             JOIN attempts a ON a.unit_key = t.unit_key AND a.number = t.attempt_number
-             WHERE t.provider = ?1 AND t.boot_id = ?2 AND (t.free_at_boot_ms > ?3 OR a.outcome IS NULL)",
+    /// How many other attempts have taken a turn and not ended.
+    fn under_way(&self, provider: &str, but: AttemptKey) -> rusqlite::Result<u64> {
+        let mut count = self.connection.prepare_cached(
+            "SELECT count(DISTINCT unit_key) FROM turns WHERE provider = ?1 AND NOT (unit_key = ?2 AND attempt_number = ?3)",
         )?;
-        let turns = select.query_map(params![provider, boot_id, now.boot_ms], |row| {
-            Ok(TakenTurn {
-                attempt: AttemptKey { unit: UnitKey(row.get(0)?), number: row.get(1)? },
-                free_at_ms: row.get(2)?,
-                ask: Ask::new(unsigned(row, 3)?, unsigned(row, 4)?),
-                is_open: row.get(5)?,
-                used: None,
-            })
-        })?;
-        let mut turns = turns.collect::<rusqlite::Result<Vec<_>>>()?;
-        // Who counts no tokens need not know what was used.
-        if limits.input_tokens.is_some() || limits.output_tokens.is_some() {
-            let mut known = HashMap::new();
-            for turn in turns.iter_mut().filter(|turn| !turn.is_open) {
-                turn.used = match known.get(&turn.attempt) {
-                    Some(used) => *used,
-                    None => {
-                        let used = limits::used(&read_charges(self.connection, turn.attempt)?);
-                        *known.entry(turn.attempt).or_insert(used)
-                    }
-                };
-            }
-        }
-        Ok(turns)
+        count.query_row(params![provider, but.unit.0, but.number], |row| unsigned(row, 0))
     }
 
-    /// What no longer counts goes, and what was taken in another boot.
-    fn forget_turns(&self, now: Moment, boot_id: &str, provider: &str) -> rusqlite::Result<()> {
+    /// What counts now, in the order in which it no longer will.
+    fn counted(&self, now: Moment, boot_id: &str, provider: &str) -> rusqlite::Result<Vec<Counted>> {
+        let mut select = self.connection.prepare_cached(
+            "SELECT free_at_boot_ms, requests, input, output
+             FROM rate_windows
+             WHERE provider = ?1 AND boot_id = ?2 AND free_at_boot_ms > ?3
+             ORDER BY free_at_boot_ms",
+        )?;
+        let counted = select.query_map(params![provider, boot_id, now.boot_ms], counted)?;
+        counted.collect()
+    }
+
+    /// The turns of attempts that have ended are counted as what they were used for, and are turns no more. Those of another boot count no
+    /// more at all.
+    fn settle_turns(&self, boot_id: &str, provider: &str) -> rusqlite::Result<()> {
+        let mut select = self.connection.prepare_cached(
+            "SELECT t.id, t.unit_key, t.attempt_number, t.boot_id, t.free_at_boot_ms, t.input, t.output
+             FROM turns t
+             JOIN attempts a ON a.unit_key = t.unit_key AND a.number = t.attempt_number
+             WHERE t.provider = ?1 AND (a.outcome IS NOT NULL OR t.boot_id <> ?2)
+             ORDER BY t.id",
+        )?;
+        let mut over: BTreeMap<AttemptKey, Vec<OverTurn>> = BTreeMap::new();
+        let mut rows = select.query(params![provider, boot_id])?;
+        while let Some(row) = rows.next()? {
+            let attempt = AttemptKey { unit: UnitKey(row.get(1)?), number: row.get(2)? };
+            let ask = Ask::new(unsigned(row, 5)?, unsigned(row, 6)?);
+            let turn = OverTurn { id: row.get(0)?, boot_id: row.get(3)?, free_at_ms: row.get(4)?, ask };
+            over.entry(attempt).or_default().push(turn);
+        }
+        for (attempt, turns) in over {
+            let asks: Vec<Ask> = turns.iter().map(|turn| turn.ask).collect();
+            let used = limits::used(&read_charges(self.connection, attempt)?);
+            for (turn, used) in turns.iter().zip(limits::settled_turns(&asks, used)) {
+                self.settle_turn(provider, turn, &used)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn settle_turn(&self, provider: &str, turn: &OverTurn, used: &Ask) -> rusqlite::Result<()> {
+        let mut select = self.connection.prepare_cached(
+            "SELECT free_at_boot_ms, requests, input, output
+             FROM rate_windows
+             WHERE provider = ?1 AND boot_id = ?2 AND free_at_boot_ms = ?3",
+        )?;
+        let window = select.query_row(params![provider, turn.boot_id, turn.free_at_ms], counted).optional()?;
+        if let Some(mut window) = window {
+            window.settle(&turn.ask, used);
+            self.keep_window(&turn.boot_id, provider, &window)?;
+        }
+        self.connection.prepare_cached("DELETE FROM turns WHERE id = ?1")?.execute([turn.id])?;
+        Ok(())
+    }
+
+    fn keep_window(&self, boot_id: &str, provider: &str, window: &Counted) -> rusqlite::Result<()> {
+        let mut upsert = self.connection.prepare_cached(
+            "INSERT INTO rate_windows (provider, boot_id, free_at_boot_ms, requests, input, output)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+             ON CONFLICT (provider, boot_id, free_at_boot_ms) DO UPDATE SET requests = ?4, input = ?5, output = ?6",
+        )?;
+        let Counted { free_at_ms, requests, tokens } = window;
+        let (input, output) = (column(tokens.input_tokens), column(tokens.output_tokens));
+        upsert.execute(params![provider, boot_id, free_at_ms, column(*requests), input, output])?;
+        Ok(())
+    }
+
+    /// What no longer counts goes.
+    fn forget_windows(&self, now: Moment, boot_id: &str, provider: &str) -> rusqlite::Result<()> {
         let mut delete = self.connection.prepare_cached(
-            "DELETE FROM turns
-             WHERE provider = ?1
-               AND (boot_id <> ?2
-                    OR (free_at_boot_ms <= ?3
-                        AND EXISTS (SELECT 1 FROM attempts a
-                                    WHERE a.unit_key = turns.unit_key AND a.number = turns.attempt_number
-                                      AND a.outcome IS NOT NULL)))",
+            "DELETE FROM rate_windows WHERE provider = ?1 AND (boot_id <> ?2 OR free_at_boot_ms <= ?3)",
         )?;
         delete.execute(params![provider, boot_id, now.boot_ms])?;
         Ok(())

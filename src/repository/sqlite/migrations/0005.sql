@@ -10,7 +10,17 @@ CREATE TABLE turns (
     FOREIGN KEY (unit_key, attempt_number) REFERENCES attempts (unit_key, number)
 ) STRICT;
 
-CREATE INDEX turns_by_provider ON turns (provider, free_at_boot_ms);
+CREATE INDEX turns_by_provider ON turns (provider);
+
+CREATE TABLE rate_windows (
+    provider        TEXT    NOT NULL,
+    boot_id         TEXT    NOT NULL,
+    free_at_boot_ms INTEGER NOT NULL,
+    requests        INTEGER NOT NULL,
+    input           INTEGER NOT NULL,
+    output          INTEGER NOT NULL,
+    PRIMARY KEY (provider, boot_id, free_at_boot_ms)
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE holds (
     provider      TEXT    PRIMARY KEY,
