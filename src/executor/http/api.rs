@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use super::secret::{Address, Key};
 use super::settings::Settings;
 use super::talk;
 use super::tool::Tool;
+use super::trust;
 use super::wire::Wire;
 use crate::attempt::Provenance;
 use crate::executor::{Call, ExecuteError, Executor, Unavailable, WorkResult};
@@ -132,6 +134,13 @@ impl<W: Wire> HttpApi<W> {
         self
     }
 
+    /// The file of the authorities that vouch for the server, in the form of PEM (those that browsers believe, as Mozilla lists them), such as
+    /// that of a company which has a gateway of its own. It takes their place: who is to be believed beside it goes into the same file. It is read for every attempt.
+    pub fn certificate_authority(mut self, file: impl Into<PathBuf>) -> Self {
+        self.settings.authorities = Some(file.into());
+        self
+    }
+
     /// What the model costs (unknown).
     pub fn price(self, price: Price) -> Self {
         let model = self.settings.model.clone();
@@ -173,6 +182,8 @@ impl<W: Wire> Executor for HttpApi<W> {
         address.map_err(|wrong| Unavailable::new(wrong.message, "give one such as `https://example.org/v1`"))?;
         let key = self.settings.key.read();
         key.map_err(|missing| Unavailable::new(missing.message, "set it, or say where the key is"))?;
+        let trust = trust::config(self.settings.authorities.as_deref());
+        trust.map_err(|wrong| Unavailable::new(wrong.message, "give the file of whoever vouches for the server"))?;
         Ok(())
     }
 

@@ -18,6 +18,7 @@ use super::pause;
 use super::secret::{Address, Secrets};
 use super::settings::Settings;
 use super::sse::SseReader;
+use super::trust;
 use super::wire::{ANSWER_LIMIT_BYTES, Reply, Wire};
 use crate::executor::Call;
 use crate::executor::trouble::Trouble;
@@ -54,10 +55,12 @@ impl<'a> Exchange<'a> {
     pub(super) fn new<W: Wire>(settings: &'a Settings, call: &'a Call<'a>) -> Result<Exchange<'a>, Failure> {
         let address = Address::of(&settings.base_url, W::PATH)?;
         let proxy = if settings.uses_proxy { Proxy::try_from_env() } else { None };
+        let trust = trust::config(settings.authorities.as_deref())?;
         let config = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
             .proxy(proxy)
+            .tls_config(trust)
             .user_agent(concat!("workcrew/", env!("CARGO_PKG_VERSION")))
             .accept_encoding("identity")
             .timeout_resolve(Some(settings.connect_limit))
@@ -117,7 +120,8 @@ impl<'a> Exchange<'a> {
             request = request.header(name, value);
         }
         request.send(body).map_err(|error| {
-            let failure = Failure::broken(error, HowFar::Asked, self.call);
+            let untrusted = trust::failure(&error.to_string(), self.settings.authorities.as_deref());
+            let failure = untrusted.unwrap_or_else(|| Failure::broken(error, HowFar::Asked, self.call));
             Failure { message: format!("{}: {}", self.address.shown, failure.message), ..failure }
         })
     }
@@ -138,6 +142,7 @@ impl<'a> Exchange<'a> {
         let is_there = |said: &Said| !matches!(status, 404 | 405) || !said.is_about_the_path();
         let failure = match (said.filter(is_there), status) {
             (_, 300..400) | (None, 404 | 405) => Failure::nobody_there(status, &text()),
+            (None, 400) if trust::wants_tls(&text()) => Failure::nobody_there(status, &text()),
             (said, _) => {
                 let said = said.unwrap_or_else(|| Said { message: text(), ..Said::default() });
                 Failure::told(&said.with_status(status), pause, self.call.clock.now().wall)

@@ -32,7 +32,8 @@
 //! # What can go wrong
 //!
 //! All of it is in the table of [`kinds`](super::kinds). No attempt is made before the time that a provider asks for, neither by the unit that was refused nor, in
-//! this process, by any other: the pool waits. A wrong key or a wrong address holds the pool, so that nothing fails for it.
+//! this process, by any other: the pool waits. A wrong key, a wrong address or a
+//! server for which nobody vouches holds the pool, so that nothing fails for it.
 //!
 //! # Keys
 //!
@@ -53,6 +54,7 @@
 //! | `spending` | what was used |
 //! | `history` | conversations that are carried on |
 //! | `secret` | what must be found nowhere |
+//! | `trust` | whose word is taken for who a server is |
 
 mod anthropic;
 mod api;
@@ -68,6 +70,7 @@ mod spending;
 mod sse;
 mod talk;
 mod tool;
+mod trust;
 mod wire;
 
 pub use self::anthropic::{Anthropic, AnthropicApi};

@@ -1,6 +1,7 @@
 //! What is asked, of whom and how: everything that a caller can set.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,6 +42,8 @@ pub struct Settings {
     pub(super) first_byte_limit: Option<Duration>,
     pub(super) silence_limit: Option<Duration>,
     pub(super) uses_proxy: bool,
+    /// A file of those who vouch for servers.
+    pub(super) authorities: Option<PathBuf>,
     pub(super) prices: PriceTable,
     pub(super) history: Option<Arc<dyn Archive>>,
 }
@@ -64,6 +67,7 @@ impl Settings {
             first_byte_limit: None,
             silence_limit: None,
             uses_proxy: false,
+            authorities: None,
             prices: PriceTable::new(),
             history: None,
         }
@@ -106,6 +110,7 @@ impl Settings {
         let tools = self.tools.iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>().join(",");
         let named = [
             ("base_url", address.ok()),
+            ("certificate_authority", self.authorities.as_ref().map(|file| file.display().to_string())),
             ("system_prompt", self.system_prompt.clone()),
             ("max_tokens", self.max_tokens.map(|tokens| tokens.to_string())),
             ("temperature", self.temperature.map(|temperature| temperature.to_string())),
