@@ -98,6 +98,12 @@ impl<W: Wire> HttpApi<W> {
         self
     }
 
+    /// How much of what a tool returns the model is told, in bytes (100,000, some 25,000 tokens). What is longer is cut, and the model is told so.
+    pub fn tool_result_limit(mut self, bytes: usize) -> Self {
+        self.settings.tool_result_limit_bytes = bytes;
+        self
+    }
+
     /// Sets a field of the request, in place of what would be sent (nothing else is sent); null leaves it out. Only its name is recorded.
     pub fn extra(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         self.settings.extra.insert(name.into(), value.into());

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::secret::{Address, Key};
-use super::tool::Tool;
+use super::tool::{self, Tool};
 use super::wire::Wire;
 use crate::attempt::Provenance;
 use crate::executor::agent_cli::{option, recorded};
@@ -33,6 +33,7 @@ pub struct Settings {
     pub(super) json_schema: Option<Value>,
     pub(super) tools: Vec<Tool>,
     pub(super) max_turns: u32,
+    pub(super) tool_result_limit_bytes: usize,
     /// What the provider's own methods set.
     pub(super) fields: Map<String, Value>,
     /// What the caller sets as he likes; what is null is left out.
@@ -60,6 +61,7 @@ impl Settings {
             json_schema: None,
             tools: Vec::new(),
             max_turns: MAX_TURNS,
+            tool_result_limit_bytes: tool::RESULT_LIMIT_BYTES,
             fields: Map::new(),
             extra: Map::new(),
             headers: Vec::new(),

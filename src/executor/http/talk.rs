@@ -246,10 +246,12 @@ impl<W: Wire> Talk<'_, W> {
         let mut results = Vec::new();
         for part in calls {
             let Part::ToolUse { id, name, input } = part else { continue };
-            let result = tool::result_of(&self.api.settings.tools, id, name, input, self.call);
+            let settings = &self.api.settings;
+            let said = tool::called(&settings.tools, name, input, self.call);
             if let Some(reason) = self.call.cancel_reason() {
                 return Err(Failure::stopped(reason));
             }
+            let result = tool::result_of(id, said, settings.tool_result_limit_bytes);
             let message = Message::new(Role::Tool).part(result);
             self.tell([message.clone()]);
             results.push(message);
