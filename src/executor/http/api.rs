@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::address::Address;
 use super::pause::Gate;
-use super::secret::{Address, Key};
+use super::secret::Key;
 use super::settings::Settings;
 use super::talk;
 use super::tool::Tool;
@@ -47,7 +48,8 @@ impl<W: Wire> HttpApi<W> {
         self
     }
 
-    /// Asks for the key before every request, such as of a keyring (it is in a variable). It is kept nowhere.
+    /// Asks for the key before every request, such as of a keyring (it is in a variable), and when a tool has returned, which may have told it. It is kept
+    /// nowhere.
     pub fn key_from(mut self, ask: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
         self.settings.key = Key::Asked(Arc::new(ask));
         self

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::secret::{Address, Key};
+use super::address::Address;
+use super::secret::Key;
 use super::tool::{self, Tool};
 use super::wire::Wire;
 use crate::attempt::Provenance;
