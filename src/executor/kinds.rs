@@ -13,6 +13,7 @@
 //! | [`TRUNCATED`] | an answer stopped before its end, and nothing says why | another attempt |
 //! | [`BAD_RESPONSE`] | what came back is not in the provider's form, or too much | another attempt |
 //! | [`WRONG_URL`] | there is no such service at the address: no URL, a redirect, or nothing where it should be | the pool waits for a person |
+//! | [`CERTIFICATE`] | nobody who is believed vouches for the server: an authority of one's own, an old certificate, another name | the pool waits for a person |
 //! | [`AUTHENTICATION`] | no key, a wrong one, or one without the right (401, 403) | the pool waits for a person |
 //! | [`INVALID_REQUEST`] | the provider will not take the request (400, 413), or it is too long | nothing: it would fail again |
 //! | [`MODEL_NOT_FOUND`] | there is no such model for this account (404) | nothing |
@@ -60,6 +61,8 @@ pub const TRUNCATED: &str = "truncated";
 pub const BAD_RESPONSE: &str = "bad_response";
 /// There is no such service at the address.
 pub const WRONG_URL: &str = "wrong_url";
+/// Nobody who is believed vouches for the server.
+pub const CERTIFICATE: &str = "certificate";
 /// No key, a wrong one, or one without the right.
 pub const AUTHENTICATION: &str = "authentication";
 /// The provider will not take the request.

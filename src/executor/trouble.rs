@@ -23,6 +23,7 @@ pub(super) enum Trouble {
     Truncated,
     BadResponse,
     WrongUrl,
+    Certificate,
     Authentication,
     InvalidRequest,
     ModelNotFound,
@@ -61,6 +62,7 @@ impl Trouble {
             Trouble::Truncated => kinds::TRUNCATED,
             Trouble::BadResponse => kinds::BAD_RESPONSE,
             Trouble::WrongUrl => kinds::WRONG_URL,
+            Trouble::Certificate => kinds::CERTIFICATE,
             Trouble::Authentication => kinds::AUTHENTICATION,
             Trouble::InvalidRequest => kinds::INVALID_REQUEST,
             Trouble::ModelNotFound => kinds::MODEL_NOT_FOUND,
@@ -106,7 +108,7 @@ impl Trouble {
             | Trouble::TimedOut
             | Trouble::Cancelled => Then::Retry,
             Trouble::Quota { resets_at } => Then::Hold { until: resets_at },
-            Trouble::WrongUrl | Trouble::Authentication => Then::Hold { until: None },
+            Trouble::WrongUrl | Trouble::Certificate | Trouble::Authentication => Then::Hold { until: None },
             Trouble::InvalidRequest
             | Trouble::ModelNotFound
             | Trouble::MaxTurns

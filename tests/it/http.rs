@@ -12,6 +12,7 @@ mod speech;
 mod streams;
 mod tools;
 mod troubles;
+mod trust;
 
 use std::sync::mpsc::channel;
 use std::time::Duration;

@@ -87,6 +87,10 @@ pub struct ExecutorOptions {
     #[arg(long, value_name = "NAME", help_heading = "Executor")]
     #[serde(skip_serializing_if = "Option::is_none")]
     key_env: Option<String>,
+    /// The file of the authorities that vouch for the server of a model over HTTP, in the form of PEM [default: those that browsers believe]
+    #[arg(long, value_name = "FILE", help_heading = "Executor")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    certificate_authority: Option<PathBuf>,
     /// How many tokens an answer over HTTP may have
     #[arg(long, value_name = "N", help_heading = "Executor")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -148,6 +152,7 @@ impl ExecutorOptions {
             allowed_tools: of(self.allowed_tools, kept.allowed_tools),
             base_url: self.base_url.or(kept.base_url),
             key_env: self.key_env.or(kept.key_env),
+            certificate_authority: self.certificate_authority.or(kept.certificate_authority),
             max_tokens: self.max_tokens.or(kept.max_tokens),
             system_prompt: self.system_prompt.or(kept.system_prompt),
             max_turns: self.max_turns.or(kept.max_turns),
@@ -202,7 +207,7 @@ impl ExecutorOptions {
     fn check_meant_for(&self, kind: Kind) -> Result<(), Trouble> {
         use Kind::{Anthropic, Claude, Codex, Command, Openai, Replay, Simulated};
         let (agents, http): (&[Kind], &[Kind]) = (&[Claude, Codex], &[Anthropic, Openai]);
-        let options: [(&str, bool, &[Kind]); 19] = [
+        let options: [(&str, bool, &[Kind]); 20] = [
             ("--model", self.model.is_some(), &[Simulated, Claude, Codex, Anthropic, Openai]),
             ("--program", self.program.is_some(), agents),
             ("--cwd", self.cwd.is_some(), &[Claude, Codex, Command]),
@@ -213,6 +218,7 @@ impl ExecutorOptions {
             ("--allowed-tools", !self.allowed_tools.is_empty(), &[Claude]),
             ("--base-url", self.base_url.is_some(), http),
             ("--key-env", self.key_env.is_some(), http),
+            ("--certificate-authority", self.certificate_authority.is_some(), http),
             ("--max-tokens", self.max_tokens.is_some(), http),
             ("--system-prompt", self.system_prompt.is_some(), &[Claude, Anthropic, Openai]),
             ("--max-turns", self.max_turns.is_some(), &[Claude]),
@@ -290,6 +296,7 @@ impl ExecutorOptions {
             api = api.without_key();
         }
         api = self.base_url.iter().fold(api, |api, url| api.base_url(url));
+        api = self.certificate_authority.iter().fold(api, |api, file| api.certificate_authority(file));
         api = self.max_tokens.into_iter().fold(api, |api, tokens| api.max_tokens(tokens));
         api = self.system_prompt.iter().fold(api, |api, text| api.system_prompt(text));
         Ok(self.silence.into_iter().fold(api, |api, limit| api.silence_limit(limit)))
@@ -325,6 +332,7 @@ impl fmt::Display for ExecutorOptions {
             ("from", path(&self.from).into_iter().collect()),
             ("base-url", self.base_url.iter().cloned().collect()),
             ("key-env", self.key_env.iter().cloned().collect()),
+            ("certificate-authority", path(&self.certificate_authority).into_iter().collect()),
             ("cwd", path(&self.cwd).into_iter().collect()),
             ("pass-env", self.pass_env.clone()),
             ("agent-arg", self.agent_args.clone()),
@@ -428,8 +436,10 @@ mod tests {
         let told = "claude --program=./a --pass-env=KEY --agent-arg=--all --permission-mode=plan";
         assert_eq!(options(line).to_string(), told);
         assert_eq!(options("--cwd b -- tr a-z A-Z").to_string(), "command --cwd=b -- tr a-z A-Z");
-        // Where a key is sent, and which.
-        let line = "--executor openai --model m --base-url http://127.0.0.1:9 --key-env KEY";
-        assert_eq!(options(line).to_string(), "openai --base-url=http://127.0.0.1:9 --key-env=KEY");
+        // Where a key is sent, which, and who vouches for whoever gets it.
+        let line =
+            "--executor openai --model m --base-url http://127.0.0.1:9 --key-env KEY --certificate-authority a.pem";
+        let told = "openai --base-url=http://127.0.0.1:9 --key-env=KEY --certificate-authority=a.pem";
+        assert_eq!(options(line).to_string(), told);
     }
 }

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::api::HttpApi;
 use super::failure::Said;
+use super::secret::Veil;
 use super::settings::Settings;
 use super::wire::{Reply, Stop, Usage, Wire, arguments, count, text};
 use crate::conversation::{Message, Part, Role};
@@ -365,6 +366,16 @@ impl Reply for AnthropicReply {
             reasoning,
         };
         Some(Usage { tokens, is_final: self.is_usage_final })
+    }
+
+    fn hide(&mut self, veil: &Veil<'_>) {
+        veil.text(&mut self.text);
+        veil.fields(&mut self.message);
+        veil.value(&mut self.stop_details);
+        for block in self.blocks.values_mut() {
+            veil.fields(&mut block.value);
+            veil.json(&mut block.json);
+        }
     }
 
     fn kept_bytes(&self) -> usize {

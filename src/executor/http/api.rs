@@ -2,16 +2,19 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
 
+use super::address::Address;
 use super::pause::Gate;
-use super::secret::{Address, Key};
+use super::secret::Key;
 use super::settings::Settings;
 use super::talk;
 use super::tool::Tool;
+use super::trust;
 use super::wire::Wire;
 use crate::attempt::Provenance;
 use crate::executor::{Call, ExecuteError, Executor, Unavailable, WorkResult};
@@ -45,7 +48,8 @@ impl<W: Wire> HttpApi<W> {
         self
     }
 
-    /// Asks for the key before every request, such as of a keyring (it is in a variable). It is kept nowhere.
+    /// Asks for the key before every request, such as of a keyring (it is in a variable), and when a tool has returned, which may have told it. It is kept
+    /// nowhere.
     pub fn key_from(mut self, ask: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
         self.settings.key = Key::Asked(Arc::new(ask));
         self
@@ -96,6 +100,12 @@ impl<W: Wire> HttpApi<W> {
         self
     }
 
+    /// How much of what a tool returns the model is told, in bytes (100,000, some 25,000 tokens). What is longer is cut, and the model is told so.
+    pub fn tool_result_limit(mut self, bytes: usize) -> Self {
+        self.settings.tool_result_limit_bytes = bytes;
+        self
+    }
+
     /// Sets a field of the request, in place of what would be sent (nothing else is sent); null leaves it out. Only its name is recorded.
     pub fn extra(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         self.settings.extra.insert(name.into(), value.into());
@@ -129,6 +139,13 @@ impl<W: Wire> HttpApi<W> {
     /// Goes through the proxy that the environment names, in `HTTPS_PROXY` and the like (it does not).
     pub fn proxy_from_env(mut self) -> Self {
         self.settings.uses_proxy = true;
+        self
+    }
+
+    /// The file of the authorities that vouch for the server, in the form of PEM (those that browsers believe, as Mozilla lists them), such as
+    /// that of a company which has a gateway of its own. It takes their place: who is to be believed beside it goes into the same file. It is read for every attempt.
+    pub fn certificate_authority(mut self, file: impl Into<PathBuf>) -> Self {
+        self.settings.authorities = Some(file.into());
         self
     }
 
@@ -173,6 +190,8 @@ impl<W: Wire> Executor for HttpApi<W> {
         address.map_err(|wrong| Unavailable::new(wrong.message, "give one such as `https://example.org/v1`"))?;
         let key = self.settings.key.read();
         key.map_err(|missing| Unavailable::new(missing.message, "set it, or say where the key is"))?;
+        let trust = trust::config(self.settings.authorities.as_deref());
+        trust.map_err(|wrong| Unavailable::new(wrong.message, "give the file of whoever vouches for the server"))?;
         Ok(())
     }
 

@@ -13,12 +13,14 @@ use serde_json::Value;
 use ureq::http::{HeaderMap, HeaderValue, Response, header};
 use ureq::{Agent, Body, Proxy};
 
+use super::address::Address;
 use super::failure::{Failure, HowFar, Said, answer_as_evidence, shown};
 use super::pause;
-use super::secret::{Address, Secrets};
+use super::secret::{End, Secrets};
 use super::settings::Settings;
 use super::sse::SseReader;
-use super::wire::{ANSWER_LIMIT_BYTES, Reply, Wire};
+use super::trust;
+use super::wire::{ANSWER_LIMIT_BYTES, Reply, Stop, Wire};
 use crate::executor::Call;
 use crate::executor::trouble::Trouble;
 
@@ -54,10 +56,12 @@ impl<'a> Exchange<'a> {
     pub(super) fn new<W: Wire>(settings: &'a Settings, call: &'a Call<'a>) -> Result<Exchange<'a>, Failure> {
         let address = Address::of(&settings.base_url, W::PATH)?;
         let proxy = if settings.uses_proxy { Proxy::try_from_env() } else { None };
+        let trust = trust::config(settings.authorities.as_deref())?;
         let config = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
             .proxy(proxy)
+            .tls_config(trust)
             .user_agent(concat!("workcrew/", env!("CARGO_PKG_VERSION")))
             .accept_encoding("identity")
             .timeout_resolve(Some(settings.connect_limit))
@@ -69,7 +73,12 @@ impl<'a> Exchange<'a> {
     }
 
     /// Asks, and puts together what comes, telling of every step.
-    pub(super) fn ask<W: Wire>(&self, body: &Value, reply: &mut W::Reply, heard: &mut dyn FnMut(&W::Reply)) -> Outcome {
+    pub(super) fn ask<W: Wire>(
+        &self,
+        body: &Value,
+        reply: &mut W::Reply,
+        heard: &mut dyn FnMut(&W::Reply, &Secrets),
+    ) -> Outcome {
         let body = body.to_string();
         let mut outcome = Outcome { failure: None, is_accepted: false, pause: None, sent_bytes: body.len() };
         let hang_up = {
@@ -86,7 +95,7 @@ impl<'a> Exchange<'a> {
         &self,
         body: &str,
         reply: &mut W::Reply,
-        heard: &mut dyn FnMut(&W::Reply),
+        heard: &mut dyn FnMut(&W::Reply, &Secrets),
         outcome: &mut Outcome,
     ) -> Result<(), Failure> {
         let key = self.settings.key.read()?;
@@ -97,13 +106,29 @@ impl<'a> Exchange<'a> {
             outcome.pause = pause::pause(response.headers(), self.call.clock.now().wall);
             return Err(self.refusal(response, outcome.pause, &secrets));
         }
-        self.take(response, reply, heard, &secrets, &mut outcome.is_accepted).map_err(hidden)
+        let taken = self.take(response, reply, heard, &secrets, &mut outcome.is_accepted);
+        let end = if taken.is_ok() && reply.stop() != Stop::MaxTokens { End::Whole } else { End::CutOff };
+        reply.hide(&secrets.veil(end));
+        taken.map_err(hidden)
+    }
+
+    /// What somebody else has said, without what must not be recorded.
+    pub(super) fn hidden(&self, said: Result<String, String>) -> Result<Result<String, String>, Failure> {
+        let secrets = self.secrets(self.settings.key.read()?.as_deref());
+        Ok(said.map(|text| secrets.hide(&text)).map_err(|error| secrets.hide(&error)))
     }
 
     fn secrets(&self, key: Option<&str>) -> Secrets {
         let headers = self.settings.headers.iter().map(|(_, value)| value.clone());
-        let address = self.address.secrets.iter().cloned();
-        Secrets::of(key.map(str::to_owned).into_iter().chain(headers).chain(address))
+        let known = headers.chain(self.address.secrets.iter().cloned()).chain(self.proxy_secrets());
+        Secrets::of(key.map(str::to_owned).into_iter().chain(known))
+    }
+
+    /// Who goes through a proxy may be known to it by a password.
+    fn proxy_secrets(&self) -> impl Iterator<Item = String> {
+        let proxy = self.agent.config().proxy();
+        let parts = proxy.map(|proxy| (proxy.username().unwrap_or_default(), proxy.password().unwrap_or_default()));
+        parts.into_iter().flat_map(|(user, password)| [format!("{user}:{password}"), password.to_owned()])
     }
 
     fn send<W: Wire>(&self, body: &str, key: Option<&str>) -> Result<Response<Body>, Failure> {
@@ -117,7 +142,8 @@ impl<'a> Exchange<'a> {
             request = request.header(name, value);
         }
         request.send(body).map_err(|error| {
-            let failure = Failure::broken(error, HowFar::Asked, self.call);
+            let untrusted = trust::failure(&error.to_string(), self.settings.authorities.as_deref());
+            let failure = untrusted.unwrap_or_else(|| Failure::broken(error, HowFar::Asked, self.call));
             Failure { message: format!("{}: {}", self.address.shown, failure.message), ..failure }
         })
     }
@@ -138,6 +164,7 @@ impl<'a> Exchange<'a> {
         let is_there = |said: &Said| !matches!(status, 404 | 405) || !said.is_about_the_path();
         let failure = match (said.filter(is_there), status) {
             (_, 300..400) | (None, 404 | 405) => Failure::nobody_there(status, &text()),
+            (None, 400) if trust::wants_tls(&text()) => Failure::nobody_there(status, &text()),
             (said, _) => {
                 let said = said.unwrap_or_else(|| Said { message: text(), ..Said::default() });
                 Failure::told(&said.with_status(status), pause, self.call.clock.now().wall)
@@ -152,20 +179,20 @@ impl<'a> Exchange<'a> {
         &self,
         response: Response<Body>,
         reply: &mut R,
-        heard: &mut dyn FnMut(&R),
+        heard: &mut dyn FnMut(&R, &Secrets),
         secrets: &Secrets,
         is_accepted: &mut bool,
     ) -> Result<(), Failure> {
         let headers = response.headers();
         let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok()).unwrap_or_default();
         let encoding = text(header::CONTENT_ENCODING).to_owned();
-        let kind = text(header::CONTENT_TYPE).split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+        let kind = text(header::CONTENT_TYPE).split(';').next().unwrap_or_default().trim().to_owned();
         let body = response.into_body().into_reader();
         if !["", "identity"].contains(&encoding.as_str()) {
             let what = format!("the answer is packed as `{encoding}`, which nobody asked for");
             return Err(Failure::new(Trouble::BadResponse, what));
         }
-        match kind.as_str() {
+        match kind.to_ascii_lowercase().as_str() {
             "" | "text/event-stream" => {
                 *is_accepted = true;
                 self.take_stream(body, reply, heard, secrets)
@@ -184,7 +211,7 @@ impl<'a> Exchange<'a> {
         &self,
         mut body: impl Read,
         reply: &mut R,
-        heard: &mut dyn FnMut(&R),
+        heard: &mut dyn FnMut(&R, &Secrets),
         secrets: &Secrets,
     ) -> Result<(), Failure> {
         let (mut reader, mut events, mut bytes) = (SseReader::new(), Vec::new(), vec![0; READ_BYTES]);
@@ -203,7 +230,7 @@ impl<'a> Exchange<'a> {
                 }
                 secrets.hide_in(&mut event.data);
                 self.take_event(&event.data, reply)?;
-                heard(reply);
+                heard(reply, secrets);
             }
             pushed.map_err(|too_long| Failure::new(Trouble::BadResponse, too_long.to_string()))?;
         }

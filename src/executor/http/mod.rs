@@ -32,13 +32,18 @@
 //! # What can go wrong
 //!
 //! All of it is in the table of [`kinds`](super::kinds). No attempt is made before the time that a provider asks for, neither by the unit that was refused nor, in
-//! this process, by any other: the pool waits. A wrong key or a wrong address holds the pool, so that nothing fails for it.
+//! this process, by any other: the pool waits. A wrong key, a wrong address or a
+//! server for which nobody vouches holds the pool, so that nothing fails for it.
 //!
 //! # Keys
 //!
 //! A key is read for every request and kept nowhere: not in a record, not in a log, not in `Debug`. Where a provider repeats it, or what
-//! else is secret in an address or a header, it is blotted out before anything else looks at it. `ureq`, which does the talking, logs headers without their values, and
-//! paths with what stands behind a question mark only at `TRACE`: whoever logs that should have no secret in an address.
+//! else is secret in an address, a header or a proxy's name, it is blotted out before anything else looks at it: also within base64, as of `Authorization: Basic …`,
+//! in an answer that came in many pieces, and in what a tool returns, which the model is told without it.
+//!
+//! What nobody finds: a secret of less than 16 bytes, which would stand in many a text; one in yet another form, such as letter by letter or in two parts of a message; and
+//! of one in the middle of which an answer was cut off, what came if that is less than 16 bytes. `ureq`, which does the talking, logs headers without their
+//! values, and paths with what stands behind a question mark only at `TRACE`: whoever logs that should have no secret in an address.
 //!
 //! # Inside
 //!
@@ -52,12 +57,16 @@
 //! | `failure` `pause` | what went wrong, and when to ask again |
 //! | `spending` | what was used |
 //! | `history` | conversations that are carried on |
-//! | `secret` | what must be found nowhere |
+//! | `address` | where requests go |
+//! | `secret` `forms` | what must be found nowhere, and in which forms it may come |
+//! | `trust` | whose word is taken for who a server is |
 
+mod address;
 mod anthropic;
 mod api;
 mod exchange;
 mod failure;
+mod forms;
 mod gateway;
 mod history;
 mod openai;
@@ -68,6 +77,7 @@ mod spending;
 mod sse;
 mod talk;
 mod tool;
+mod trust;
 mod wire;
 
 pub use self::anthropic::{Anthropic, AnthropicApi};

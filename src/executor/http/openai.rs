@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::api::HttpApi;
 use super::failure::Said;
+use super::secret::Veil;
 use super::settings::Settings;
 use super::wire::{Reply, Stop, Usage, Wire, arguments, count, text};
 use crate::conversation::{Message, Part, Role};
@@ -342,6 +343,16 @@ impl Reply for OpenAiReply {
             reasoning,
         };
         Some(Usage { tokens, is_final: self.is_answered() })
+    }
+
+    fn hide(&mut self, veil: &Veil<'_>) {
+        [&mut self.text, &mut self.thoughts, &mut self.refusal].into_iter().for_each(|text| veil.text(text));
+        veil.fields(&mut self.head);
+        for call in &mut self.calls {
+            veil.text(&mut call.id);
+            veil.text(&mut call.name);
+            veil.json(&mut call.arguments);
+        }
     }
 
     fn kept_bytes(&self) -> usize {

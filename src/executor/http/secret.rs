@@ -1,21 +1,31 @@
 //! What must be found nowhere: keys, and what else an address or a header may hold.
 //!
-//! A key is read for each request and kept no longer. Whatever comes from outside and is about to be recorded, an error's text above all, goes
-//! through [`Secrets::hide`] first: providers repeat keys in their errors.
+//! A key is read for each request and kept no longer. Whatever comes from outside and is about to be recorded, an error's text above all, is
+//! blotted first: providers repeat keys in their errors, in several [forms](super::forms).
+//!
+//! | what comes | where it is blotted |
+//! |---|---|
+//! | an answer that is an error, a page, an event of a stream | whole, before anything else looks at it |
+//! | an answer that was put together of several events | all of its texts, by its [`Veil`]: a secret may have come in pieces |
+//! | a text that is still being written | up to where a secret may be about to begin |
+//! | what a tool has returned | whole, before the model is told |
+//!
+//! What comes otherwise is found by nobody: in another encoding, letter by letter, in two parts of a message.
 
 use std::fmt;
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::failure::Failure;
+use super::forms::forms;
 use crate::executor::trouble::Trouble;
 
 /// What is shorter is no secret, but the dummy that a server of one's own wants to see.
 const SECRET_MIN_BYTES: usize = 16;
 
 /// What stands where a secret was.
-const HIDDEN: &str = "[hidden]";
+pub(super) const HIDDEN: &str = "[hidden]";
 
 /// Where the key comes from.
 #[derive(Clone)]
@@ -53,21 +63,32 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Everything that must not be recorded of one request.
+/// Everything that must not be recorded of one request, in all its forms.
 #[derive(Default)]
 pub(super) struct Secrets(Vec<String>);
 
 impl Secrets {
+    /// These secrets, and the words of those that have several: of `Bearer …` a provider may repeat the one that counts.
     pub(super) fn of(secrets: impl IntoIterator<Item = String>) -> Secrets {
-        let mut secrets: Vec<String> = secrets.into_iter().filter(|secret| secret.len() >= SECRET_MIN_BYTES).collect();
+        let with_words = |secret: String| {
+            let words = secret.split([' ', '\t', ',', ';', '=', '"']).map(str::to_owned).collect::<Vec<_>>();
+            words.into_iter().chain([secret])
+        };
+        let secrets = secrets.into_iter().flat_map(with_words).filter(|secret| secret.len() >= SECRET_MIN_BYTES);
+        let mut forms: Vec<String> = secrets.flat_map(|secret| forms(&secret).collect::<Vec<_>>()).collect();
         // One that holds another is looked for first, so that nothing of it stays.
-        secrets.sort_unstable_by_key(|secret| std::cmp::Reverse(secret.len()));
-        Secrets(secrets)
+        forms.sort_unstable_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
+        forms.dedup();
+        Secrets(forms)
     }
 
     /// A text without any of them.
     pub(super) fn hide(&self, text: &str) -> String {
-        self.0.iter().fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), HIDDEN))
+        let hide = |text: String, secret: &String| match text.contains(secret.as_str()) {
+            true => text.replace(secret.as_str(), HIDDEN),
+            false => text,
+        };
+        self.0.iter().fold(text.to_owned(), hide)
     }
 
     /// Bytes without any of them, also where JSON writes one in another way: as `\u0073k`, or a slash as `\/`.
@@ -87,6 +108,30 @@ impl Secrets {
         if !self.0.is_empty() && bytes.contains(&b'\\') {
             self.hide_in_escapes(bytes);
         }
+    }
+
+    /// The beginning of a text that goes on, without any of them and without what may be the beginning of one.
+    pub(super) fn hide_so_far(&self, text: &str) -> String {
+        let mut hidden = self.hide(text);
+        hidden.truncate(self.begun(&hidden).unwrap_or(hidden.len()));
+        hidden
+    }
+
+    /// What hides them in an answer that came in pieces, of which nothing is missing or which was cut off.
+    pub(super) fn veil(&self, end: End) -> Veil<'_> {
+        Veil { secrets: self, end }
+    }
+
+    /// Where the longest beginning of one stands with which a text ends.
+    fn begun(&self, text: &str) -> Option<usize> {
+        let begun = |secret: &String| {
+            let lengths = (1..secret.len().min(text.len() + 1)).rev();
+            lengths
+                .map(|length| &secret.as_bytes()[..length])
+                .find(|part| text.as_bytes().ends_with(part))
+                .map(<[u8]>::len)
+        };
+        self.0.iter().filter_map(begun).max().map(|length| text.len() - length)
     }
 
     fn hide_in_escapes(&self, bytes: &mut Vec<u8>) {
@@ -113,62 +158,50 @@ impl fmt::Debug for Secrets {
     }
 }
 
-/// Where requests go.
-#[derive(Clone, PartialEq, Eq)]
-pub(super) struct Address {
-    /// All of it.
-    pub(super) url: String,
-    /// As it may be shown: without a user, a password and what stands behind a question mark.
-    pub(super) shown: String,
-    /// What may not.
-    pub(super) secrets: Vec<String>,
+/// Whether a text that came in pieces has its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Whole,
+    /// It may end in the middle of a secret.
+    CutOff,
 }
 
-impl Address {
-    /// The path behind a base URL, which may already end in it and have a query behind it.
-    pub(super) fn of(base_url: &str, path: &str) -> Result<Address, Failure> {
-        let wrong = |what: &str| Failure::new(Trouble::WrongUrl, format!("the base URL {what}"));
-        let without_fragment = base_url.split('#').next().unwrap_or_default();
-        let (base, query) = without_fragment.split_once('?').unwrap_or((without_fragment, ""));
-        let (scheme, rest) = base.split_once("://").ok_or_else(|| wrong("has no scheme, such as https://"))?;
-        if !["http", "https"].contains(&scheme) {
-            return Err(wrong("is neither of http nor of https"));
+/// Hides secrets in an answer that came in pieces.
+#[derive(Debug)]
+pub struct Veil<'a> {
+    secrets: &'a Secrets,
+    end: End,
+}
+
+impl Veil<'_> {
+    pub(super) fn text(&self, text: &mut String) {
+        *text = self.secrets.hide(text);
+        if self.end == End::CutOff
+            && let Some(at) = self.secrets.begun(text).filter(|at| text.len() - at >= SECRET_MIN_BYTES)
+        {
+            text.replace_range(at.., HIDDEN);
         }
-        let (authority, folder) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-        let (user, host) = authority.rsplit_once('@').unwrap_or(("", authority));
-        let folder = folder.trim_end_matches('/');
-        let folder = folder.strip_suffix(path).unwrap_or(folder);
-        let shown = format!("{scheme}://{host}{folder}");
-        let at = if user.is_empty() { "" } else { "@" };
-        let behind = if query.is_empty() { String::new() } else { format!("?{query}") };
-        let url = format!("{scheme}://{user}{at}{host}{folder}{path}{behind}");
-        if host.is_empty() || url.parse::<ureq::http::Uri>().is_err() {
-            return Err(wrong("is none"));
+    }
+
+    /// The text of some JSON, which may not be all of it.
+    pub(super) fn json(&self, json: &mut String) {
+        let mut bytes = std::mem::take(json).into_bytes();
+        self.secrets.hide_in(&mut bytes);
+        *json = String::from_utf8_lossy(&bytes).into_owned();
+        self.text(json);
+    }
+
+    pub(super) fn fields(&self, fields: &mut Map<String, Value>) {
+        fields.values_mut().for_each(|value| self.value(value));
+    }
+
+    pub(super) fn value(&self, value: &mut Value) {
+        match value {
+            Value::String(text) => self.text(text),
+            Value::Array(values) => values.iter_mut().for_each(|value| self.value(value)),
+            Value::Object(fields) => self.fields(fields),
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
         }
-        let values = query.split('&').filter_map(|pair| pair.split_once('=')).map(|(_, value)| value);
-        let secrets = [user].into_iter().chain(user.split_once(':').map(|(_, password)| password)).chain(values);
-        // Whoever repeats one may write it as it is meant.
-        let secrets = secrets.flat_map(|secret| [secret.to_owned(), percent_decoded(secret)]).collect();
-        Ok(Address { url, shown, secrets })
-    }
-}
-
-/// What a part of an address means: `%2F` is a slash.
-fn percent_decoded(text: &str) -> String {
-    let mut decoded = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, behind)) = rest.split_first() {
-        let hex = behind.get(..2).filter(|_| first == b'%').and_then(|two| std::str::from_utf8(two).ok());
-        let byte = hex.and_then(|two| u8::from_str_radix(two, 16).ok());
-        decoded.push(byte.unwrap_or(first));
-        rest = if byte.is_some() { &behind[2..] } else { behind };
-    }
-    String::from_utf8_lossy(&decoded).into_owned()
-}
-
-impl fmt::Debug for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Address({})", self.shown)
     }
 }
 
@@ -209,49 +242,63 @@ mod tests {
     }
 
     #[test]
+    fn a_secret_is_hidden_in_every_form_and_so_are_its_words() {
+        let secrets = Secrets::of(["Bearer sk/ant+0123456789abcdef, for=nobody".to_owned()]);
+        for said in [
+            r#"{"a":"{\"key\":\"sk\\/ant+0123456789abcdef\"}"}"#,
+            "sk/ant+0123456789abcdef",
+            "?key=sk%2Fant%2B0123456789abcdef",
+            // `user:sk/ant+0123456789abcdef!`, and with one letter more before it and then two.
+            "Basic dXNlcjpzay9hbnQrMDEyMzQ1Njc4OWFiY2RlZiE=",
+            "Basic dXNlcnM6c2svYW50KzAxMjM0NTY3ODlhYmNkZWYh",
+            "Basic dXNlcnMxOnNrL2FudCswMTIzNDU2Nzg5YWJjZGVmIQ==",
+        ] {
+            let mut bytes = said.as_bytes().to_vec();
+            secrets.hide_in(&mut bytes);
+            let hidden = String::from_utf8(bytes).unwrap();
+            assert!(hidden.contains(HIDDEN), "{said}: {hidden}");
+            let left = said.len() - (hidden.len() - HIDDEN.len());
+            assert!(left >= 22, "{said}: {hidden}");
+        }
+    }
+
+    #[test]
+    fn a_text_that_goes_on_ends_before_what_may_become_a_secret() {
+        let secrets = Secrets::of([KEY.to_owned()]);
+        for length in 0..KEY.len() {
+            assert_eq!(secrets.hide_so_far(&format!("It is {}", &KEY[..length])), "It is ");
+            assert_eq!(secrets.hide_so_far(&KEY[..length]), "");
+        }
+        assert_eq!(secrets.hide_so_far(&format!("It is {KEY}")), "It is [hidden]");
+        assert_eq!(secrets.hide_so_far("skis"), "ski", "what it is will be seen");
+        assert_eq!(secrets.hide_so_far("ski"), "ski");
+    }
+
+    #[test]
+    fn what_came_in_pieces_is_hidden_and_at_an_end_that_is_missing_a_part_of_it_too() {
+        let secrets = Secrets::of([KEY.to_owned()]);
+        let veiled = |end: End, text: &str| {
+            let mut text = text.to_owned();
+            secrets.veil(end).text(&mut text);
+            text
+        };
+        let cut = &KEY[..SECRET_MIN_BYTES];
+        assert_eq!(veiled(End::Whole, &format!("{KEY} {cut}")), format!("[hidden] {cut}"));
+        assert_eq!(veiled(End::CutOff, &format!("{KEY} {cut}")), "[hidden] [hidden]");
+        assert_eq!(veiled(End::CutOff, &cut[1..]), cut[1..]);
+        assert_eq!(veiled(End::CutOff, &cut[..15]), cut[..15], "what is shorter is no secret");
+        let mut value = serde_json::json!({ "a": [{ "b": KEY }, 1], "c": null });
+        secrets.veil(End::Whole).value(&mut value);
+        assert_eq!(value, serde_json::json!({ "a": [{ "b": HIDDEN }, 1], "c": null }));
+        let mut json = format!(r#"{{"a":"\u0073{}"#, &KEY[1..]) + r#""}"#;
+        secrets.veil(End::Whole).json(&mut json);
+        assert_eq!(json, r#"{"a":"[hidden]"}"#);
+    }
+
+    #[test]
     fn a_secret_that_is_repeated_very_often_holds_nobody_up() {
         let mut bytes = KEY.repeat(100_000).into_bytes();
         Secrets::of([KEY.to_owned()]).hide_in(&mut bytes);
         assert_eq!(bytes, HIDDEN.repeat(100_000).into_bytes());
-    }
-
-    #[test]
-    fn a_secret_of_an_address_is_hidden_as_it_is_written_and_as_it_is_meant() {
-        let address = Address::of("https://me:p%40ssword-0123456789@x/?key=a%2Fb%2Bc-0123456789%", "/y").unwrap();
-        let secrets = Secrets::of(address.secrets);
-        for secret in ["p%40ssword-0123456789", "p@ssword-0123456789", "a%2Fb%2Bc-0123456789%", "a/b+c-0123456789%"] {
-            assert_eq!(secrets.hide(secret), HIDDEN, "{secret}");
-        }
-    }
-
-    #[test]
-    fn an_address_is_shown_without_what_may_be_a_secret() {
-        let base = format!("https://me:{KEY}@example.org:8443/v1/?api-key={KEY}&v=2#top");
-        let address = Address::of(&base, "/chat/completions").unwrap();
-        assert_eq!(address.shown, "https://example.org:8443/v1");
-        assert_eq!(address.url, format!("https://me:{KEY}@example.org:8443/v1/chat/completions?api-key={KEY}&v=2"));
-        assert_eq!(Secrets::of(address.secrets.clone()).hide(&address.url).matches(KEY).count(), 0);
-        assert!(!format!("{address:?}").contains(KEY));
-    }
-
-    #[test]
-    fn an_address_may_name_the_whole_path() {
-        for base in
-            ["http://localhost:11434/v1", "http://localhost:11434/v1/", "http://localhost:11434/v1/chat/completions"]
-        {
-            assert_eq!(
-                Address::of(base, "/chat/completions").unwrap().url,
-                "http://localhost:11434/v1/chat/completions"
-            );
-        }
-    }
-
-    #[test]
-    fn what_is_no_address_is_told_without_repeating_it() {
-        for base in ["", "localhost:11434", "ftp://x/", "http://", "http://a b/", "http://user:secret@"] {
-            let failure = Address::of(base, "/v1/messages").unwrap_err();
-            assert!(failure.message.starts_with("the base URL "), "{base}: {}", failure.message);
-            assert!(!failure.message.contains("secret"));
-        }
     }
 }

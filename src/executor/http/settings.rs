@@ -1,13 +1,15 @@
 //! What is asked, of whom and how: everything that a caller can set.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::secret::{Address, Key};
-use super::tool::Tool;
+use super::address::Address;
+use super::secret::Key;
+use super::tool::{self, Tool};
 use super::wire::Wire;
 use crate::attempt::Provenance;
 use crate::executor::agent_cli::{option, recorded};
@@ -32,6 +34,7 @@ pub struct Settings {
     pub(super) json_schema: Option<Value>,
     pub(super) tools: Vec<Tool>,
     pub(super) max_turns: u32,
+    pub(super) tool_result_limit_bytes: usize,
     /// What the provider's own methods set.
     pub(super) fields: Map<String, Value>,
     /// What the caller sets as he likes; what is null is left out.
@@ -41,6 +44,8 @@ pub struct Settings {
     pub(super) first_byte_limit: Option<Duration>,
     pub(super) silence_limit: Option<Duration>,
     pub(super) uses_proxy: bool,
+    /// A file of those who vouch for servers.
+    pub(super) authorities: Option<PathBuf>,
     pub(super) prices: PriceTable,
     pub(super) history: Option<Arc<dyn Archive>>,
 }
@@ -57,6 +62,7 @@ impl Settings {
             json_schema: None,
             tools: Vec::new(),
             max_turns: MAX_TURNS,
+            tool_result_limit_bytes: tool::RESULT_LIMIT_BYTES,
             fields: Map::new(),
             extra: Map::new(),
             headers: Vec::new(),
@@ -64,6 +70,7 @@ impl Settings {
             first_byte_limit: None,
             silence_limit: None,
             uses_proxy: false,
+            authorities: None,
             prices: PriceTable::new(),
             history: None,
         }
@@ -106,6 +113,7 @@ impl Settings {
         let tools = self.tools.iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>().join(",");
         let named = [
             ("base_url", address.ok()),
+            ("certificate_authority", self.authorities.as_ref().map(|file| file.display().to_string())),
             ("system_prompt", self.system_prompt.clone()),
             ("max_tokens", self.max_tokens.map(|tokens| tokens.to_string())),
             ("temperature", self.temperature.map(|temperature| temperature.to_string())),

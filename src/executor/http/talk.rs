@@ -112,7 +112,7 @@ impl<W: Wire> Talk<'_, W> {
                 Stop::Done if calls.is_empty() => return self.conclude(),
                 Stop::Done | Stop::Paused => {
                     self.conversation.push(reply.written());
-                    self.answer_calls(&calls)?;
+                    self.answer_calls(&calls, &exchange)?;
                     self.save();
                 }
             }
@@ -186,7 +186,7 @@ impl<W: Wire> Talk<'_, W> {
         let mut reply = W::Reply::default();
         let (call, spending) = (self.call, &mut self.spending);
         let (mut told_at, mut is_usage_told) = (None::<Instant>, false);
-        let outcome = exchange.ask::<W>(&body, &mut reply, &mut |reply| {
+        let outcome = exchange.ask::<W>(&body, &mut reply, &mut |reply, secrets| {
             if let Some(usage) = (!is_usage_told).then(|| reply.usage()).flatten() {
                 is_usage_told = true;
                 spending.counts(reply.model().unwrap_or(&settings.model), usage.tokens);
@@ -195,7 +195,7 @@ impl<W: Wire> Talk<'_, W> {
             let is_due = told_at.is_none_or(|at| at.elapsed() >= PARTIAL_EVERY);
             if is_due && !reply.text().is_empty() && reply.text().len() <= PARTIAL_LIMIT_BYTES {
                 told_at = Some(Instant::now());
-                call.partial(reply.text());
+                call.partial(&secrets.hide_so_far(reply.text()));
             }
         });
         if outcome.is_accepted {
@@ -242,14 +242,16 @@ impl<W: Wire> Talk<'_, W> {
     }
 
     /// Does what the model asks for, one after the other, each kept as it comes.
-    fn answer_calls(&mut self, calls: &[Part]) -> Result<(), Failure> {
+    fn answer_calls(&mut self, calls: &[Part], exchange: &Exchange<'_>) -> Result<(), Failure> {
         let mut results = Vec::new();
         for part in calls {
             let Part::ToolUse { id, name, input } = part else { continue };
-            let result = tool::result_of(&self.api.settings.tools, id, name, input, self.call);
+            let settings = &self.api.settings;
+            let said = exchange.hidden(tool::called(&settings.tools, name, input, self.call))?;
             if let Some(reason) = self.call.cancel_reason() {
                 return Err(Failure::stopped(reason));
             }
+            let result = tool::result_of(id, said, settings.tool_result_limit_bytes);
             let message = Message::new(Role::Tool).part(result);
             self.tell([message.clone()]);
             results.push(message);

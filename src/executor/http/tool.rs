@@ -9,12 +9,16 @@ use serde_json::Value;
 use crate::conversation::Part;
 use crate::executor::Call;
 
+/// How much of what a tool returns the model is told, if nobody says so: some 25,000 tokens.
+pub(super) const RESULT_LIMIT_BYTES: usize = 100_000;
+
 type Act = dyn Fn(&Value, &Call<'_>) -> Result<String, Box<dyn Error + Send + Sync>> + Send + Sync;
 
 /// Something that a model may call while it works on a unit.
 ///
 /// It gets what the model gives it, which need not fit the schema, and the call, to see whether it is to stop. What it returns is told to
-/// the model, an error too: the model may then try something else. It is called again for the same request if the attempt ends
+/// the model, an error too: the model may then try something else. What is too [long](super::HttpApi::tool_result_limit) is cut, and the model is told so.
+/// It is called again for the same request if the attempt ends
 /// before its results are stored, so it should be one that may be called twice.
 ///
 /// ```
@@ -59,16 +63,45 @@ impl fmt::Debug for Tool {
     }
 }
 
-/// What a model gets for a call, whatever it called.
-pub(super) fn result_of(tools: &[Tool], id: &str, name: &str, input: &Value, call: &Call<'_>) -> Part {
+/// What a tool has said, or what else a model gets for a call of one.
+pub(super) fn called(tools: &[Tool], name: &str, input: &Value, call: &Call<'_>) -> Result<String, String> {
     if let Value::String(unread) = input {
-        return Part::tool_error(id, format!("these arguments are no JSON object: {unread}"));
+        return Err(format!("these arguments are no JSON object: {unread}"));
     }
     let Some(tool) = tools.iter().find(|tool| tool.name == name) else {
-        return Part::tool_error(id, format!("there is no tool `{name}`"));
+        return Err(format!("there is no tool `{name}`"));
     };
-    match (tool.act)(input, call) {
-        Ok(text) => Part::tool_result(id, text),
-        Err(error) => Part::tool_error(id, error.to_string()),
+    (tool.act)(input, call).map_err(|error| error.to_string())
+}
+
+/// The same as a part of a message, of no more than so many bytes and a word on what is missing.
+pub(super) fn result_of(id: &str, said: Result<String, String>, limit_bytes: usize) -> Part {
+    match said {
+        Ok(text) => Part::tool_result(id, cut(text, limit_bytes)),
+        Err(error) => Part::tool_error(id, cut(error, limit_bytes)),
+    }
+}
+
+fn cut(mut text: String, limit_bytes: usize) -> String {
+    let whole_bytes = text.len();
+    if whole_bytes > limit_bytes {
+        let end = (0..=limit_bytes).rev().find(|&at| text.is_char_boundary(at)).unwrap_or_default();
+        text.truncate(end);
+        text.push_str(&format!("\n[cut off: these are the first {end} of {whole_bytes} bytes]"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_too_long_is_cut_between_letters_and_says_so() {
+        assert_eq!(cut("grün".to_owned(), 5), "grün");
+        assert_eq!(cut("grün".to_owned(), 4), "grü\n[cut off: these are the first 4 of 5 bytes]");
+        assert_eq!(cut("grün".to_owned(), 3), "gr\n[cut off: these are the first 2 of 5 bytes]");
+        assert_eq!(cut("ü".to_owned(), 0), "\n[cut off: these are the first 0 of 2 bytes]");
+        assert_eq!(cut(String::new(), 0), "");
     }
 }

@@ -7,6 +7,7 @@ use std::fmt;
 use serde_json::Value;
 
 use super::failure::Said;
+use super::secret::Veil;
 use super::settings::Settings;
 use crate::conversation::{Message, Part};
 use crate::money::Tokens;
@@ -76,6 +77,9 @@ pub trait Reply: fmt::Debug + Default {
 
     /// What it used so far, as far as that was told.
     fn usage(&self) -> Option<Usage>;
+
+    /// Hides in all that is kept of it what must not be recorded.
+    fn hide(&mut self, veil: &Veil<'_>);
 
     /// About how much of it is kept.
     fn kept_bytes(&self) -> usize;

@@ -51,6 +51,63 @@ fn a_batch_is_asked_of_a_model_and_its_key_is_kept_nowhere() {
 }
 
 #[test]
+fn a_key_that_comes_in_pieces_is_in_no_log_and_in_nothing_that_a_command_writes() {
+    let (first, second) = KEY.split_at(11);
+    // `user:` and the key.
+    let packed = "Basic dXNlcjpzay1wbGFudGVkLTAxMjM0NTY3ODlhYmNkZWY=";
+    let refused = json!({ "error": { "type": "invalid_request_error", "message": format!("no: {packed}") } });
+    let text = |pieces: &[&str]| vec![Step::Send(stream(&speech::anthropic_text(pieces)))];
+    let provider = Provider::each(vec![
+        vec![Step::Send(json_answer(400, &refused))],
+        vec![Step::Send(json_answer(401, &refused))],
+        text(&["It is ", first, second, "."]),
+        text(&["So it is."]),
+    ]);
+    let scene = Scene::new();
+    scene.write_units("units.jsonl", 3);
+    let run = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        Started::of(scene.command(&words).env("MY_KEY", KEY).env("RUST_LOG", "trace")).end()
+    };
+    let asks = format!("--executor anthropic --model m --base-url {} --key-env MY_KEY --workers 1", provider.url);
+    let mut said = format!("{:?}", run(&format!("run units.jsonl {asks}")));
+    assert!(said.contains("authentication: the provider says 401") && said.contains("[hidden]"), "{said}");
+    said += &format!("{:?}", run("resume").code(1));
+    for line in [
+        "list --json",
+        "show u0001",
+        "show u0002 --json",
+        "failures",
+        "failures --json",
+        "search hidden",
+        "status",
+        "export --raw",
+        "export --format markdown",
+        "report -o -",
+        "doctor",
+        "cost",
+        "jobs --json",
+        "verify",
+    ] {
+        said += &format!("{:?}", run(line));
+    }
+    assert!(said.contains("It is [hidden]."), "{said}");
+    let files = std::fs::read_dir(scene.path(".")).unwrap().map(|entry| entry.unwrap().path());
+    let written: Vec<u8> = files.filter(|path| path.is_file()).flat_map(|path| std::fs::read(path).unwrap()).collect();
+    for trace in [
+        KEY,
+        "sk-planted-0123",
+        "-0123456789abcdef",
+        "stcGxhbnRlZC0wMTIzND",
+        "LXBsYW50ZWQtMDEyMzQ1",
+        "y1wbGFudGVkLTAxMjM0N",
+    ] {
+        assert!(!said.contains(trace), "{trace} was said");
+        assert!(!written.windows(trace.len()).any(|part| part == trace.as_bytes()), "{trace} was written");
+    }
+}
+
+#[test]
 fn what_is_missing_is_said_before_anything_is_stored() {
     let scene = Scene::new();
     scene.write_units("units.jsonl", 1);

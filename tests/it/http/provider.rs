@@ -1,6 +1,6 @@
 //! A provider that does as it is told: a server of its own on loopback, which plays bytes.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::Value;
 
 /// Far longer than anything takes here: what takes longer hangs.
@@ -50,8 +51,21 @@ pub(super) struct Provider {
 impl Provider {
     /// Plays what the number of a connection, from 0, and its request say.
     pub(super) fn new(play: impl Fn(usize, &Request) -> Vec<Step> + Send + Sync + 'static) -> Provider {
+        Provider::of(None, play)
+    }
+
+    /// Does the same on every connection, each of which is secured so.
+    pub(super) fn secured(tls: ServerConfig, steps: Vec<Step>) -> Provider {
+        Provider::of(Some(Arc::new(tls)), move |_, _| steps.clone())
+    }
+
+    fn of(
+        tls: Option<Arc<ServerConfig>>,
+        play: impl Fn(usize, &Request) -> Vec<Step> + Send + Sync + 'static,
+    ) -> Provider {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let url = format!("{scheme}://{}", listener.local_addr().unwrap());
         let (asked, requests) = channel();
         let (hangs_up, hung_up) = channel();
         let is_over = Arc::new(AtomicBool::new(false));
@@ -64,7 +78,8 @@ impl Provider {
                 }
                 let (asked, hangs_up, play) = (asked.clone(), hangs_up.clone(), Arc::clone(&play));
                 let number = number.fetch_add(1, Ordering::Relaxed);
-                thread::spawn(move || serve(connection.unwrap(), number, &play, &asked, &hangs_up));
+                let connection = Connection::of(connection.unwrap(), tls.clone());
+                thread::spawn(move || serve(connection, number, &play, &asked, &hangs_up));
             }
         });
         Provider { url, requests, hung_up, is_over }
@@ -99,12 +114,59 @@ impl Provider {
 impl Drop for Provider {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Release);
-        let _ = TcpStream::connect(self.url.trim_start_matches("http://"));
+        let _ = TcpStream::connect(self.url.split_once("://").unwrap().1);
     }
 }
 
-fn serve(mut stream: TcpStream, number: usize, play: &Arc<Play>, asked: &Sender<Request>, hangs_up: &Sender<()>) {
-    stream.set_nodelay(true).unwrap();
+/// What somebody has connected by.
+enum Connection {
+    Plain(TcpStream),
+    Secured(Box<StreamOwned<ServerConnection, TcpStream>>),
+}
+
+impl Connection {
+    fn of(stream: TcpStream, tls: Option<Arc<ServerConfig>>) -> Connection {
+        stream.set_nodelay(true).unwrap();
+        match tls {
+            None => Connection::Plain(stream),
+            Some(tls) => Connection::Secured(Box::new(StreamOwned::new(ServerConnection::new(tls).unwrap(), stream))),
+        }
+    }
+
+    fn socket(&self) -> &TcpStream {
+        match self {
+            Connection::Plain(stream) => stream,
+            Connection::Secured(stream) => &stream.sock,
+        }
+    }
+}
+
+impl Read for Connection {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Connection::Plain(stream) => stream.read(bytes),
+            Connection::Secured(stream) => stream.read(bytes),
+        }
+    }
+}
+
+impl Write for Connection {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Connection::Plain(stream) => stream.write(bytes),
+            Connection::Secured(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Connection::Plain(stream) => stream.flush(),
+            Connection::Secured(stream) => stream.flush(),
+        }
+    }
+}
+
+fn serve(mut stream: Connection, number: usize, play: &Arc<Play>, asked: &Sender<Request>, hangs_up: &Sender<()>) {
     let Some(request) = read(&mut stream) else { return };
     let steps = play(number, &request);
     let _ = asked.send(request);
@@ -114,7 +176,7 @@ fn serve(mut stream: TcpStream, number: usize, play: &Arc<Play>, asked: &Sender<
             Step::Trickle(bytes) => bytes.chunks(1).try_for_each(|byte| stream.write_all(byte)),
             Step::Flood(bytes, times) => (0..times).try_for_each(|_| stream.write_all(&bytes)),
             Step::Reset => {
-                rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+                rustix::net::sockopt::set_socket_linger(stream.socket(), Some(Duration::ZERO)).unwrap();
                 return;
             }
             Step::Linger => {
@@ -128,12 +190,13 @@ fn serve(mut stream: TcpStream, number: usize, play: &Arc<Play>, asked: &Sender<
             return;
         }
     }
-    let _ = stream.shutdown(std::net::Shutdown::Write);
+    let _ = stream.flush();
+    let _ = stream.socket().shutdown(std::net::Shutdown::Write);
     // Whoever closes with something unread breaks off what it has sent.
     let _ = stream.read_to_end(&mut Vec::new());
 }
 
-fn read(stream: &mut TcpStream) -> Option<Request> {
+fn read(stream: &mut Connection) -> Option<Request> {
     let mut bytes = Vec::new();
     let mut part = [0; 4096];
     loop {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use serde_json::{Value, json};
 use workcrew::executor::http::Tool;
 use workcrew::executor::kinds;
-use workcrew::{Archive, MemoryRepository, NewJob, NewUnit, Repository, RetryPolicy, Tokens, WorkPool};
+use workcrew::{Archive, MemoryRepository, NewJob, NewUnit, Part, Repository, RetryPolicy, Tokens, WorkPool};
 
 use super::provider::{Provider, Step, begun_stream, json_answer, stream};
 use super::{anthropic, ask, messages, openai, shape, speech};
@@ -105,6 +105,42 @@ fn a_model_of_openais_calls_tools_and_goes_on_with_what_they_say() {
         { "role": "tool", "tool_call_id": "t2", "content": "error: these arguments are no JSON object: {" },
     ]);
     assert_eq!(provider.asked().body["messages"], sent);
+}
+
+#[test]
+fn what_a_tool_returns_has_a_limit_which_the_model_is_told() {
+    let calls = |input: &str| {
+        let call = speech::tool_block(0, "t1", "read", &[input]);
+        vec![Step::Send(stream(&speech::anthropic(vec![call], "tool_use")))]
+    };
+    let list = format!("[{}7]", "7,".repeat(100_000));
+    let done = vec![Step::Send(stream(&speech::anthropic_text(&["Done."])))];
+    let turns = vec![calls("{}"), calls(r#"{"fail":true}"#), calls(&list), done];
+    let read = |api: workcrew::AnthropicApi| {
+        api.tool(Tool::new("read", "Reads.", json!({ "type": "object" }), |input, _| {
+            let page = "ü".repeat(1 << 20);
+            if input["fail"] == true { Err(page.into()) } else { Ok(page) }
+        }))
+    };
+    for limit in [100_000, 1_000] {
+        let provider = Provider::each(turns.clone());
+        let api = read(anthropic(&provider));
+        let tried = ask(if limit == 1_000 { api.tool_result_limit(limit) } else { api });
+        assert_eq!(tried.output(), "Done.");
+        let asked = provider.all_asked().pop().unwrap().body;
+        let unread = list.len() + "these arguments are no JSON object: ".len();
+        for (at, whole, is_error) in [(2, 2 << 20, false), (4, 2 << 20, true), (6, unread, true)] {
+            let result = &asked["messages"][at]["content"][0];
+            let said = result["content"][0]["text"].as_str().unwrap();
+            let note = format!("\n[cut off: these are the first {limit} of {whole} bytes]");
+            assert!(said.len() == limit + note.len() && said.ends_with(&note), "{}", &said[limit - 9..]);
+            assert_eq!(result["is_error"], is_error);
+            // What the model was told is what is kept.
+            let is_kept =
+                |part: &Part| matches!(part, Part::ToolResult { content, .. } if *content == [Part::text(said)]);
+            assert!(tried.messages.iter().flat_map(|message| &message.parts).any(is_kept));
+        }
+    }
 }
 
 #[test]
