@@ -345,11 +345,12 @@ pub(super) fn hold_until_funded(core: &Core, over: &OverBudget, ends_before: u64
     core.ready.hold_until_funded(&reason, core.in_ms(LOOK_FOR_MONEY), is_exhausted, ends_before);
 }
 
-/// Starts nothing until then, nor does anybody else who works for the same provider.
+/// Starts nothing until then, nor does anybody else who works for the same provider. Nobody here begins anything while others are still being told.
 ///
 /// A hold without an end is about this process and what it was given, so others do not hear of it.
 pub(super) fn hold(core: &Core, until: Option<DateTime<Utc>>, reason: &str) {
     let pause = until.and_then(|until| (until - core.clock.now().wall).to_std().ok());
+    hold_here(core, until, reason);
     if let Some((provider, pause)) = core.provider.as_ref().zip(pause) {
         let hold = NewHold::new(provider, pause, reason);
         let stored = panics::contain("holding a provider", || core.repository().hold(&hold));
@@ -357,7 +358,6 @@ pub(super) fn hold(core: &Core, until: Option<DateTime<Utc>>, reason: &str) {
             log::warn!("{}: others were not told that {provider} is not to be asked: {error}", core.job.id);
         }
     }
-    hold_here(core, until, reason);
 }
 
 /// Starts nothing here until then.

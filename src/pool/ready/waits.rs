@@ -244,6 +244,14 @@ impl Ready {
         Some(hold.reason.clone())
     }
 
+    /// When a hold ends that ends by itself, in milliseconds of the pool's clock.
+    pub(in crate::pool) fn held_until_ms(&self) -> Option<i64> {
+        match self.state.lock().hold.as_ref()?.end {
+            HoldEnd::At(until_ms) => Some(until_ms),
+            HoldEnd::Told | HoldEnd::Funded { .. } => None,
+        }
+    }
+
     /// Ends a hold; with a time, only one that ends by itself by then.
     pub(in crate::pool) fn resume(&self, now_ms: Option<i64>) {
         self.end_hold(|hold| now_ms.is_none_or(|now_ms| hold.until_ms().is_some_and(|until_ms| until_ms <= now_ms)));
