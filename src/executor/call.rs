@@ -17,7 +17,7 @@ use crate::unit::WorkUnit;
 use crate::worker::WorkerId;
 
 /// How long a provider can be held by one call: what is longer is as good as this.
-const HOLD_LIMIT: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+const HOLD_LIMIT: Duration = Duration::from_secs(3_653 * 24 * 60 * 60);
 
 /// Takes what an execution tells while it runs.
 pub(crate) trait Recorder: Sync {

@@ -6,7 +6,7 @@
 //! | `retry-after` | seconds, or a date |
 //! | `anthropic-ratelimit-…-reset`, `x-ratelimit-reset-…`, `x-ratelimit-reset`, `ratelimit-reset` | a time in any form: a date, a duration such as `6m0s`, seconds, or a time since 1970; it counts if nothing of that limit remains |
 //!
-//! Of an answer that is an error the first one that is there counts; beside a good answer only what says that nothing remains. Among several limits that
+//! Of an answer that is an error the first one that is there counts, or if there is none what its message says ([`again`]); beside a good answer only what says that nothing remains. Among several limits that
 //! are used up, the one that is free last. Many providers say when all of a limit is there again, which is later than when the next request may come: who
 //! obeys them waits longer than needed, and is refused by nobody.
 
@@ -14,6 +14,8 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use ureq::http::HeaderMap;
+
+use crate::executor::again;
 
 /// What is longer is a mistake, not a pause.
 const PAUSE_LIMIT: Duration = Duration::from_secs(32 * 24 * 60 * 60);
@@ -92,27 +94,7 @@ fn until(text: &str, now: DateTime<Utc>) -> Option<Duration> {
 
 /// A duration such as `1h2m3.5s`, `120ms` or `7`, which are seconds.
 fn span(text: &str) -> Option<Duration> {
-    if let Some(pause) = seconds(text) {
-        return Some(pause);
-    }
-    let (mut total, mut rest) = (0.0, text);
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let number: f64 = rest[..digits].parse().ok()?;
-        let unit = &rest[digits..];
-        let unit = &unit[..unit.find(|c: char| c.is_ascii_digit()).unwrap_or(unit.len())];
-        total += number
-            * match unit {
-                "d" => 86_400.0,
-                "h" => 3_600.0,
-                "m" => 60.0,
-                "s" => 1.0,
-                "ms" => 0.001,
-                _ => return None,
-            };
-        rest = &rest[digits + unit.len()..];
-    }
-    Duration::try_from_secs_f64(total).ok()
+    seconds(text).or_else(|| again::duration(text).filter(|(_, behind)| behind.is_empty()).map(|(pause, _)| pause))
 }
 
 #[cfg(test)]
@@ -193,7 +175,7 @@ mod tests {
         for (text, ms) in [("6m0s", 360_000), ("120ms", 120), ("1d2h", 93_600_000), ("7", 7_000), ("0.5s", 500)] {
             assert_eq!(span(text), Some(Duration::from_millis(ms)), "{text}");
         }
-        for text in ["s", "5x", "5 s", "1.2.3s", "m5"] {
+        for text in ["s", "5x", "5s later", "1.2.3s", "m5", ""] {
             assert_eq!(span(text), None, "{text}");
         }
     }

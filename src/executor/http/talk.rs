@@ -215,7 +215,7 @@ impl<W: Wire> Talk<'_, W> {
     fn check_not_held(&self) -> Result<(), Failure> {
         let Some(until) = self.call.held_until() else { return Ok(()) };
         let message = format!("the provider is not to be asked before {until}");
-        Err(Failure::new(Trouble::RateLimited { pause: None }, message).then(Then::Hold { until: Some(until) }))
+        Err(Failure::new(Trouble::RateLimited { until: None }, message).then(Then::Hold { until: Some(until) }))
     }
 
     /// The pool has taken the first turn of the attempt; this is for a further one.
@@ -223,7 +223,7 @@ impl<W: Wire> Talk<'_, W> {
         let ask = Ask::of_bytes(bytes, self.api.settings.answer_tokens::<W>());
         self.call.turn(ask).map_err(|error| match self.call.cancel_reason() {
             Some(reason) => Failure::stopped(reason),
-            None => Failure::new(Trouble::RateLimited { pause: None }, error.to_string()).then(error.then()),
+            None => Failure::new(Trouble::RateLimited { until: None }, error.to_string()).then(error.then()),
         })
     }
 

@@ -224,6 +224,27 @@ fn a_pause_that_is_asked_for_is_kept() {
 }
 
 #[test]
+fn how_long_to_wait_may_be_said_in_words_alone() {
+    let error =
+        |message: &str| json!({ "error": { "message": message, "type": "tokens", "code": "rate_limit_exceeded" } });
+    let reached =
+        error("Rate limit reached for gpt-5: Limit 30000, Used 29000, Requested 1500. Please try again in 1h0m0.5s.");
+    let begun = [speech::chunk(&json!({ "content": "It is " }), None), speech::data(&reached)];
+    for answer in [json_answer(429, &reached), begun_stream(&begun)] {
+        let in_an_hour = Utc::now() + Duration::from_secs(3_600);
+        let tried = ask(openai(&Provider::always(vec![Step::Send(answer)])));
+        let Then::Hold { until: Some(until) } = tried.then() else { panic!("{}", tried.said()) };
+        assert!((0..60).contains(&(until - in_an_hour).num_seconds()), "{until}");
+    }
+    // What is more than a limit by itself is so at any time.
+    let never = error("Request too large for gpt-5 on tokens per min (TPM): Limit 30000, Requested 34000.");
+    let headers = [("content-type", "application/json"), ("retry-after", "1")];
+    let provider = Provider::always(vec![Step::Send(answer(429, &headers, &never.to_string()))]);
+    let tried = ask(openai(&provider));
+    assert_eq!((tried.kind(), tried.then()), (kinds::INVALID_REQUEST, Then::GiveUp));
+}
+
+#[test]
 fn a_quota_with_a_date_holds_the_pool_until_then() {
     let message =
         "You have reached your specified API usage limits. You will regain access on 2099-12-01 at 00:00 UTC.";
