@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use serde_json::Value;
 
 use super::{CancelReason, CancelToken, ExecuteError};
@@ -14,6 +15,9 @@ use crate::limits::Ask;
 use crate::money::{Charge, Money};
 use crate::unit::WorkUnit;
 use crate::worker::WorkerId;
+
+/// How long a provider can be held by one call: what is longer is as good as this.
+const HOLD_LIMIT: Duration = Duration::from_secs(3_653 * 24 * 60 * 60);
 
 /// Takes what an execution tells while it runs.
 pub(crate) trait Recorder: Sync {
@@ -27,6 +31,13 @@ pub(crate) trait Recorder: Sync {
     fn turn(&self, ask: &Ask) -> Result<(), ExecuteError> {
         let _ = ask;
         Ok(())
+    }
+    /// Where there is no pool, nobody else begins anything.
+    fn hold(&self, pause: Duration, reason: &str) {
+        let _ = (pause, reason);
+    }
+    fn held_until(&self) -> Option<DateTime<Utc>> {
+        None
     }
 }
 
@@ -194,6 +205,23 @@ impl<'a> Call<'a> {
     /// It is not to ask any more. The error is what the executor should return.
     pub fn turn(&self, ask: Ask) -> Result<(), ExecuteError> {
         self.recorder.turn(&ask)
+    }
+
+    /// Tells that its [provider](super::Executor::provider) is not to be asked for so long: nothing more begins in this pool, nor in any other on
+    /// the repository that asks the same one. What has begun goes on, this attempt too.
+    ///
+    /// For what a provider says beside an answer, such as that it was the last one for a minute. Who is refused returns an error that
+    /// [holds](ExecuteError::hold_until), and uses up no attempt.
+    pub fn hold(&self, pause: Duration, reason: impl AsRef<str>) {
+        if !pause.is_zero() {
+            self.recorder.hold(pause.min(HOLD_LIMIT), reason.as_ref());
+        }
+    }
+
+    /// Until when its pool is held, if that has an end: an executor that asks its provider several times is not to ask it again before that. A pause or a
+    /// hold that somebody has to end is not meant: what has begun goes on.
+    pub fn held_until(&self) -> Option<DateTime<Utc>> {
+        self.recorder.held_until()
     }
 
     /// Saves what the next attempt should start from, in place of what was saved before. It is durable when this returns, unless the

@@ -4,10 +4,10 @@
 //!
 //! | kind | what happened | what follows |
 //! |---|---|---|
-//! | [`RATE_LIMITED`] | too many requests for now (429) | another attempt, after the pause that was asked for if one is known; who would ask before that waits with the pool |
+//! | [`RATE_LIMITED`] | too many requests for now (429) | the pool waits for as long as it was asked to, and so does every other that asks the same provider; no attempt is used up. If nobody has said for how long, another attempt |
 //! | [`QUOTA`] | what the account may use is used up, or it has no money left | the pool waits: until the reset if that is known, else for a person |
-//! | [`OVERLOADED`] | the provider has too much to do (529) | another attempt |
-//! | [`SERVER_ERROR`] | the provider is broken (500, 502, 503) | another attempt |
+//! | [`OVERLOADED`] | the provider has too much to do (529) | another attempt; if it says when, not before that, and nobody else asks before either |
+//! | [`SERVER_ERROR`] | the provider is broken (500, 502, 503) | the same |
 //! | [`CONNECTION`] | no connection, or it was cut or timed out | another attempt |
 //! | [`DROPPED`] | the connection was lost in the middle of an answer | another attempt |
 //! | [`TRUNCATED`] | an answer stopped before its end, and nothing says why | another attempt |

@@ -22,6 +22,7 @@
 //! but its attempt. One that returns soon after its call was [cancelled](Call::is_cancelled) keeps its thread; one that does not
 //! is left behind when its time is up, and whatever it reports then is kept as a late result.
 
+mod again;
 mod agent_cli;
 mod available;
 mod call;

@@ -26,6 +26,7 @@ pub(crate) enum Told {
     Process(Process),
     Usage(Charge),
     Checkpoint(Value),
+    Hold(Duration),
 }
 
 /// Keeps what an executor tells.
@@ -61,6 +62,10 @@ impl Recorder for Notebook {
 
     fn checkpoint(&self, value: &Value) {
         self.note(Told::Checkpoint(value.clone()));
+    }
+
+    fn hold(&self, pause: Duration, _: &str) {
+        self.note(Told::Hold(pause));
     }
 }
 

@@ -1,7 +1,5 @@
 //! What went wrong, and what follows: the table of [`kinds`](crate::executor::kinds) as code.
 
-use std::time::Duration;
-
 use chrono::{DateTime, Utc};
 
 use crate::executor::{ExecuteError, Then, WorkResult, kinds};
@@ -11,7 +9,7 @@ use crate::executor::{ExecuteError, Then, WorkResult, kinds};
 #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "some are told apart only over HTTP"))]
 pub(super) enum Trouble {
     RateLimited {
-        pause: Option<Duration>,
+        until: Option<DateTime<Utc>>,
     },
     Quota {
         resets_at: Option<DateTime<Utc>>,
@@ -89,8 +87,9 @@ impl Trouble {
     /// What follows.
     pub(super) fn then(self) -> Then {
         match self {
-            Trouble::RateLimited { pause: Some(pause) } => Then::RetryAfter(pause),
-            Trouble::RateLimited { pause: None }
+            // Who is one of too many is not to blame.
+            Trouble::RateLimited { until: until @ Some(_) } => Then::Hold { until },
+            Trouble::RateLimited { until: None }
             | Trouble::Overloaded
             | Trouble::ServerError
             | Trouble::Connection
@@ -124,14 +123,7 @@ impl Trouble {
 
     /// The error for the pool, with what came out of the attempt all the same.
     pub(super) fn error(self, message: impl Into<String>, result: WorkResult) -> ExecuteError {
-        let error = match self.then() {
-            Then::RetryAfter(pause) => ExecuteError::retry_after(pause, message),
-            Then::GiveUp => ExecuteError::give_up(message),
-            Then::Hold { until: Some(time) } => ExecuteError::hold_until(time, message),
-            Then::Hold { until: None } => ExecuteError::hold(message),
-            Then::Retry | Then::Replace => ExecuteError::retry(message),
-        };
-        error.kind(self.kind()).result(result)
+        ExecuteError::following(self.then(), message).kind(self.kind()).result(result)
     }
 }
 
@@ -142,7 +134,7 @@ pub(super) fn by_status(status: u64) -> Option<Trouble> {
         402 => Some(Trouble::Quota { resets_at: None }),
         404 => Some(Trouble::ModelNotFound),
         408 => Some(Trouble::Connection),
-        429 => Some(Trouble::RateLimited { pause: None }),
+        429 => Some(Trouble::RateLimited { until: None }),
         529 => Some(Trouble::Overloaded),
         400..500 => Some(Trouble::InvalidRequest),
         500..600 => Some(Trouble::ServerError),

@@ -5,7 +5,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use serde_json::Value;
 
 use super::capacity::WorkerNumber;
@@ -15,6 +17,7 @@ use super::homes;
 use super::line::Tie;
 use super::observe::Event;
 use super::open_unit::{OpenUnit, Said};
+use super::provider;
 use super::supervisor;
 use super::turn;
 use crate::attempt::{AttemptReport, Failure, Process, Progress};
@@ -364,6 +367,17 @@ impl Recorder for Recording<'_> {
 
     fn turn(&self, ask: &Ask) -> Result<(), ExecuteError> {
         turn::next(self.core, self.execution, ask)
+    }
+
+    fn hold(&self, pause: Duration, reason: &str) {
+        provider::hold(self.core, Some(self.core.clock.now().wall + pause), reason);
+    }
+
+    fn held_until(&self) -> Option<DateTime<Utc>> {
+        let until_ms = self.core.ready.held_until_ms()?;
+        let now = self.core.clock.now();
+        let left_ms = u64::try_from(until_ms.saturating_sub(now.boot_ms)).ok().filter(|&left_ms| left_ms > 0)?;
+        Some(now.wall + Duration::from_millis(left_ms))
     }
 
     fn checkpoint(&self, value: &Value) {

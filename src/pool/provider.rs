@@ -17,17 +17,18 @@ use super::timers::boot_ms_of;
 use crate::limits::{NewHold, ProviderHold};
 use crate::panics;
 
-/// Starts nothing until then, nor does anybody else who works for the same provider.
+/// Starts nothing until then, nor does anybody else who works for the same provider. Nobody here begins anything while others are still being
+/// told.
 ///
 /// A hold without an end is about this process and what it was given, so others do not hear of it.
 pub(super) fn hold(core: &Core, until: Option<DateTime<Utc>>, reason: &str) {
     let now = core.clock.now();
-    let end = match until.map(|until| (until, boot_ms_of(until, now))) {
-        None => HoldEnd::Told,
-        Some((until, until_ms)) if tell_others(core, until, reason) => HoldEnd::Provider(until_ms),
-        Some((_, until_ms)) => HoldEnd::At(until_ms),
-    };
-    hold_here(core, end, until, reason);
+    let Some(until) = until else { return hold_here(core, HoldEnd::Told, None, reason) };
+    let until_ms = boot_ms_of(until, now);
+    hold_here(core, HoldEnd::At(until_ms), Some(until), reason);
+    if tell_others(core, until, reason) {
+        core.hold(reason, HoldEnd::Provider(until_ms));
+    }
 }
 
 /// Starts nothing here until then, as somebody has stored it.

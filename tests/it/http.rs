@@ -4,6 +4,7 @@ mod answers;
 #[cfg(feature = "cli")]
 mod command;
 mod limits;
+mod pauses;
 mod provider;
 mod real_api;
 mod secrets;

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
 
 use crate::executor::Call;
@@ -26,24 +26,33 @@ pub(super) struct Hints {
 }
 
 impl Hints {
-    /// Takes note of what an event says about errors.
-    pub(super) fn note(&mut self, event: &Event) {
+    /// Takes note of what an event says about errors. Returns for how long nobody is to ask, if it says that.
+    pub(super) fn note(&mut self, event: &Event, now: DateTime<Utc>) -> Option<Duration> {
         match (text(event, "type"), text(event, "subtype")) {
             // What stopped a subagent is not what stopped the run.
-            ("assistant", _) if event.get("parent_tool_use_id").is_some_and(Value::is_string) => {}
-            ("assistant", _) => text(event, "error").clone_into(&mut self.code),
+            ("assistant", _) if event.get("parent_tool_use_id").is_some_and(Value::is_string) => None,
+            ("assistant", _) => {
+                text(event, "error").clone_into(&mut self.code);
+                None
+            }
             ("system", "api_retry") => {
                 let pause_ms = number(event, "retry_delay_ms");
                 let is_known = number(event, "error_status") == 429 && pause_ms > 0;
                 self.pause = is_known.then_some(Duration::from_millis(pause_ms));
+                self.pause
             }
             ("rate_limit_event", _) => {
                 let limit = event.get("rate_limit_info").and_then(Value::as_object);
-                let rejected = limit.filter(|limit| text(limit, "status") == "rejected");
+                // What goes on at a higher price is not refused.
+                let is_refused = |limit: &&Event| {
+                    text(limit, "status") == "rejected" && limit.get("isUsingOverage") != Some(&Value::Bool(true))
+                };
+                let rejected = limit.filter(is_refused);
                 self.resets_at =
                     rejected.and_then(|limit| limit.get("resetsAt")).and_then(Value::as_i64).and_then(time);
+                self.resets_at.and_then(|time| (time - now).to_std().ok())
             }
-            _ => {}
+            _ => None,
         }
     }
 }
@@ -115,7 +124,9 @@ fn limited(said: &str, hints: &Hints, now: DateTime<Utc>) -> Trouble {
         Some(time) if time > now => Trouble::Quota { resets_at },
         None if is_quota => Trouble::Quota { resets_at: None },
         // Whoever waits for a time that is over does not wait at all; the usual pauses do better.
-        _ => Trouble::RateLimited { pause: hints.pause },
+        _ => Trouble::RateLimited {
+            until: hints.pause.and_then(|pause| now.checked_add_signed(TimeDelta::from_std(pause).ok()?)),
+        },
     }
 }
 

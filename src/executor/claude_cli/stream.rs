@@ -6,7 +6,7 @@
 //! | `stream_event` | the text of the message that is being written |
 //! | `system/init` | the session |
 //! | `assistant` | what the model has read so far; an error's code, if it is one |
-//! | `rate_limit_event`, `system/api_retry` | when it is worth trying again |
+//! | `rate_limit_event`, `system/api_retry` | when it is worth trying again, before which nobody else begins |
 //! | `result` | how it went, and what it cost; there may be several |
 //! | anything else, known or not | kept, and no reason to fail |
 //!
@@ -23,7 +23,7 @@ use super::spending::Spending;
 use super::work::Work;
 use crate::executor::agent_cli::{Event, Said, Trouble, next_event, text, without_result};
 use crate::executor::process::{Exit, Heard, Line, Reader};
-use crate::executor::{Call, ExecuteError, WorkResult};
+use crate::executor::{Call, ExecuteError, WorkResult, kinds};
 
 /// How much of a message that is still being written is told.
 const PARTIAL_LIMIT_BYTES: usize = 1 << 20;
@@ -84,7 +84,10 @@ impl Reader for ClaudeReader {
             "result" => self.result(&event, line, call),
             _ => call.message(message(&event).raw(line.bytes)),
         }
-        self.hints.note(&event);
+        if let Some(pause) = self.hints.note(&event, call.clock.now().wall) {
+            // It may try again by itself, for minutes. Nobody else is to begin meanwhile.
+            call.hold(pause, format!("{}: `{}` was told to come back then", kinds::RATE_LIMITED, self.program));
+        }
         self.work.heard(&event)
     }
 

@@ -3,15 +3,16 @@
 use chrono::{DateTime, Local, NaiveDateTime, NaiveTime, TimeDelta, TimeZone, Utc};
 use serde_json::Value;
 
+use crate::executor::again;
 use crate::executor::agent_cli::{Trouble, by_status};
 
 /// What went wrong.
 pub(super) fn trouble(said: &str, now: DateTime<Utc>) -> Trouble {
     let says = |words: &[&str]| words.iter().any(|words| said.contains(words));
     if says(&["hit your usage limit"]) {
-        return match reset(said, &Local, now) {
+        return match reset(said, &Local, now).or_else(|| after_pause(said, now)) {
             // Whoever waits for a time that is over does not wait at all; the usual pauses do better.
-            Some(time) if time <= now => Trouble::RateLimited { pause: None },
+            Some(time) if time <= now => Trouble::RateLimited { until: None },
             resets_at => Trouble::Quota { resets_at },
         };
     }
@@ -27,8 +28,12 @@ pub(super) fn trouble(said: &str, now: DateTime<Utc>) -> Trouble {
     if says(&["high demand", "verloaded", "at capacity"]) {
         return Trouble::Overloaded;
     }
-    if let Some(trouble) = status(said).and_then(by_status) {
-        return trouble;
+    let is_limited = says(&["ate limit reached", "ate limit exceeded", "oo Many Requests"]);
+    match status(said).and_then(by_status) {
+        Some(Trouble::RateLimited { .. }) => return Trouble::RateLimited { until: after_pause(said, now) },
+        None if is_limited => return Trouble::RateLimited { until: after_pause(said, now) },
+        Some(trouble) => return trouble,
+        None => {}
     }
     if says(&["does not exist", "model_not_found"]) {
         return Trouble::ModelNotFound;
@@ -40,6 +45,19 @@ pub(super) fn trouble(said: &str, now: DateTime<Utc>) -> Trouble {
         return Trouble::Connection;
     }
     Trouble::Agent
+}
+
+/// Until when nobody is to ask, if it says that.
+pub(super) fn closed_until(said: &str, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
+    match trouble(said, now) {
+        Trouble::RateLimited { until } | Trouble::Quota { resets_at: until } => until,
+        _ => None,
+    }
+}
+
+/// The end of the pause in `Please try again in 1.898s.`
+fn after_pause(said: &str, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
+    now.checked_add_signed(TimeDelta::from_std(again::asked(said)?).ok()?)
 }
 
 /// The status in `unexpected status 401 Unauthorized: …` or `last status: 429 Too Many Requests`.
@@ -102,14 +120,28 @@ mod tests {
     #[test]
     fn what_is_said_is_told_apart() {
         let now = DateTime::UNIX_EPOCH;
+        let time = |text: &str| Some(text.parse().unwrap());
+        let limited = |text: &str| Trouble::RateLimited { until: time(text) };
         for (said, expected) in [
             ("unexpected status 401 Unauthorized: no, url: http://h/", Trouble::Authentication),
-            ("exceeded retry limit, last status: 429 Too Many Requests", Trouble::RateLimited { pause: None }),
+            ("exceeded retry limit, last status: 429 Too Many Requests", Trouble::RateLimited { until: None }),
+            (
+                "Rate limit reached for gpt-5 on tokens per min. Please try again in 20s.",
+                limited("1970-01-01T00:00:20Z"),
+            ),
+            (
+                "unexpected status 429 Too Many Requests: {}, url: x. Please retry after 7 seconds",
+                limited("1970-01-01T00:00:07Z"),
+            ),
             ("unexpected status 413 Payload Too Large: x", Trouble::InvalidRequest),
             ("unexpected status 502 Bad Gateway", Trouble::ServerError),
             ("unexpected status 503 Service Unavailable: Overloaded, url: x", Trouble::Overloaded),
             ("{\"error\": {\"message\": \"no\"}}", Trouble::InvalidRequest),
             ("You’ve hit your usage limit.", Trouble::Quota { resets_at: None }),
+            (
+                "You've hit your usage limit. Try again in 1 hour 5 minutes.",
+                Trouble::Quota { resets_at: time("1970-01-01T01:05:00Z") },
+            ),
             ("something new", Trouble::Agent),
         ] {
             assert_eq!(trouble(said, now), expected, "{said}");

@@ -7,7 +7,7 @@
 //! | `turn.started`, `turn.completed` | what it cost, which begins as unknown |
 //! | `item.completed` of an `agent_message` | the answer, if a turn is completed with it |
 //! | `turn.failed` | how it went, unless a turn before it was completed |
-//! | `error` | kept: it may be a retry, or tell of what `turn.failed` repeats |
+//! | `error` | kept: it may be a retry, or tell of what `turn.failed` repeats. If it says until when nobody is to ask, nobody else begins before |
 //!
 //! A warning comes as an item of type `error`, and is no failure.
 
@@ -15,12 +15,12 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::failure::trouble;
+use super::failure::{closed_until, trouble};
 use super::message::message;
 use super::spending::Spending;
 use crate::executor::agent_cli::{Event, Said, Trouble, next_event, session_not_found, text, without_result};
 use crate::executor::process::{Exit, Heard, Line, Reader};
-use crate::executor::{Call, ExecuteError, WorkResult};
+use crate::executor::{Call, ExecuteError, WorkResult, kinds};
 
 /// What Codex says on its other output if there is no such thread.
 const NO_THREAD: [&str; 2] = ["no rollout found for thread id", "no thread found"];
@@ -90,7 +90,7 @@ impl Reader for CodexReader {
                 let reason = event.get("error").and_then(Value::as_object).map(|error| text(error, "message"));
                 self.failure = Some(reason.unwrap_or_default().to_owned());
             }
-            "error" => self.error = Some(text(&event, "message").to_owned()),
+            "error" => self.error(text(&event, "message"), call),
             _ => {}
         }
         self.heard(kind)
@@ -130,6 +130,15 @@ impl CodexReader {
             call.session(thread);
             self.spending.thread_started(thread, call);
         }
+    }
+
+    /// It may try again by itself. Nobody else is to begin before the time that it was told.
+    fn error(&mut self, said: &str, call: &Call<'_>) {
+        let now = call.clock.now().wall;
+        if let Some(pause) = closed_until(said, now).and_then(|until| (until - now).to_std().ok()) {
+            call.hold(pause, format!("{}: {said}", kinds::RATE_LIMITED));
+        }
+        self.error = Some(said.to_owned());
     }
 
     fn item_completed(&mut self, event: &Event) {

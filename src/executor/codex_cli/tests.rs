@@ -11,7 +11,7 @@ use crate::executor::agent_cli::replay::{
     Capture, Played, checkpoint, cost, exit, sessions, shape, tokens, told_charges,
 };
 use crate::executor::process::{Heard, How, Line, Reader};
-use crate::executor::scene::Scene;
+use crate::executor::scene::{Scene, Told};
 use crate::money::Tier;
 use crate::unit::NewUnit;
 
@@ -209,7 +209,11 @@ fn what_follows_a_failure_is_what_its_kind_says() {
     ] {
         assert_eq!(played(name).1.failure().1, then, "{name}");
     }
-    assert!(matches!(played("codex-quota").1.failure().1, Then::Hold { until: Some(_) }));
+    let (scene, quota) = played("codex-quota");
+    let Then::Hold { until: Some(until) } = quota.failure().1 else { panic!("it says until when") };
+    // Others hear of it at once.
+    let pause = (until - scene.call().clock.now().wall).to_std().unwrap();
+    assert!(scene.told().contains(&Told::Hold(pause)));
 }
 
 #[test]

@@ -9,7 +9,6 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::address::Address;
-use super::pause::Gate;
 use super::secret::Key;
 use super::settings::Settings;
 use super::talk;
@@ -25,14 +24,13 @@ use crate::repository::Archive;
 /// Asks a model over HTTP: an [`AnthropicApi`](super::AnthropicApi) or an [`OpenAiApi`](super::OpenAiApi).
 pub struct HttpApi<W: Wire> {
     pub(super) settings: Settings,
-    pub(super) gate: Gate,
     wire: PhantomData<fn() -> W>,
 }
 
 impl<W: Wire> HttpApi<W> {
     /// Asks this model.
     pub fn new(model: impl Into<String>) -> HttpApi<W> {
-        HttpApi { settings: Settings::of::<W>(model.into()), gate: Gate::default(), wire: PhantomData }
+        HttpApi { settings: Settings::of::<W>(model.into()), wire: PhantomData }
     }
 
     /// Where it is asked (the provider itself), such as `http://localhost:11434/v1`. What stands behind a question mark is sent with every

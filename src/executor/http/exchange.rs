@@ -21,8 +21,8 @@ use super::settings::Settings;
 use super::sse::SseReader;
 use super::trust;
 use super::wire::{ANSWER_LIMIT_BYTES, Reply, Stop, Wire};
-use crate::executor::Call;
 use crate::executor::trouble::Trouble;
+use crate::executor::{Call, Then, kinds};
 
 /// How much of an answer that is an error is read.
 const ERROR_LIMIT_BYTES: u64 = 64 * 1024;
@@ -39,8 +39,6 @@ pub(super) struct Outcome {
     pub(super) failure: Option<Failure>,
     /// Whether the provider took it: from then on it costs.
     pub(super) is_accepted: bool,
-    /// How long the provider asks to wait.
-    pub(super) pause: Option<Duration>,
     pub(super) sent_bytes: usize,
 }
 
@@ -80,7 +78,7 @@ impl<'a> Exchange<'a> {
         heard: &mut dyn FnMut(&W::Reply, &Secrets),
     ) -> Outcome {
         let body = body.to_string();
-        let mut outcome = Outcome { failure: None, is_accepted: false, pause: None, sent_bytes: body.len() };
+        let mut outcome = Outcome { failure: None, is_accepted: false, sent_bytes: body.len() };
         let hang_up = {
             let agent = self.agent.clone();
             self.call.cancel_token().on_cancel(move || agent.shutdown())
@@ -102,10 +100,16 @@ impl<'a> Exchange<'a> {
         let secrets = self.secrets(key.as_deref());
         let hidden = |failure: Failure| Failure { message: secrets.hide(&failure.message), ..failure };
         let response = self.send::<W>(body, key.as_deref()).map_err(hidden)?;
+        let now = self.call.clock.now().wall;
         if !response.status().is_success() {
-            outcome.pause = pause::pause(response.headers(), self.call.clock.now().wall);
-            return Err(self.refusal(response, outcome.pause, &secrets));
+            let pause = pause::pause(response.headers(), now);
+            let failure = self.refusal(response, pause.map(pause::rounded_up), &secrets);
+            // Of an error that holds the pool by itself it hears in a moment.
+            let told = pause.filter(|_| !matches!(failure.then, Then::Hold { .. }));
+            self.wait(told);
+            return Err(failure);
         }
+        self.wait(pause::used_up(response.headers(), now));
         let taken = self.take(response, reply, heard, &secrets, &mut outcome.is_accepted);
         let end = if taken.is_ok() && reply.stop() != Stop::MaxTokens { End::Whole } else { End::CutOff };
         reply.hide(&secrets.veil(end));
@@ -129,6 +133,14 @@ impl<'a> Exchange<'a> {
         let proxy = self.agent.config().proxy();
         let parts = proxy.map(|proxy| (proxy.username().unwrap_or_default(), proxy.password().unwrap_or_default()));
         parts.into_iter().flat_map(|(user, password)| [format!("{user}:{password}"), password.to_owned()])
+    }
+
+    /// Lets nobody ask before the time that the provider has asked for.
+    fn wait(&self, pause: Option<Duration>) {
+        if let Some(pause) = pause {
+            let reason = format!("{}: the provider asks to wait for {pause:?}", kinds::RATE_LIMITED);
+            self.call.hold(pause::rounded_up(pause), reason);
+        }
     }
 
     fn send<W: Wire>(&self, body: &str, key: Option<&str>) -> Result<Response<Body>, Failure> {

@@ -17,7 +17,7 @@ use ureq::Timeout;
 
 use crate::conversation::{Message, Part, Role};
 use crate::executor::trouble::{Trouble, by_status};
-use crate::executor::{Call, CancelReason, ExecuteError, Then, WorkResult};
+use crate::executor::{Call, CancelReason, ExecuteError, Then, WorkResult, again};
 
 /// How much of a text that a provider sent is part of an error's message.
 const SHOWN_LIMIT_CHARS: usize = 500;
@@ -67,8 +67,9 @@ impl Failure {
         ExecuteError::following(self.then, self.message).kind(self.trouble.kind()).result(result)
     }
 
-    /// The provider says that something is wrong.
+    /// The provider says that something is wrong. How long it asks to wait it may say in words alone.
     pub(super) fn told(said: &Said, pause: Option<Duration>, now: DateTime<Utc>) -> Failure {
+        let pause = pause.or_else(|| again::asked(&said.message));
         let trouble = said.trouble(pause, now);
         Failure::new(trouble, said.to_string()).pausing(pause, now)
     }
@@ -189,6 +190,10 @@ impl Said {
 
     fn trouble(&self, pause: Option<Duration>, now: DateTime<Utc>) -> Trouble {
         let by_name = |is_exact| self.names.iter().find_map(move |name| by_name(name, is_exact));
+        // A request that is more than a limit will be so at any time.
+        if self.message.starts_with("Request too large") {
+            return Trouble::InvalidRequest;
+        }
         if let Some(trouble) = by_name(true).or_else(|| self.spent()) {
             return match trouble {
                 Trouble::Quota { resets_at: None } => {
@@ -249,7 +254,7 @@ fn by_name(name: &str, is_exact: bool) -> Option<Trouble> {
         return exact;
     }
     match name {
-        "rate_limit_error" | "rate_limit_exceeded" => Some(Trouble::RateLimited { pause: None }),
+        "rate_limit_error" | "rate_limit_exceeded" => Some(Trouble::RateLimited { until: None }),
         "authentication_error" | "permission_error" => Some(Trouble::Authentication),
         "not_found_error" => Some(Trouble::ModelNotFound),
         "invalid_request_error" => Some(Trouble::InvalidRequest),
@@ -324,7 +329,7 @@ mod tests {
     fn an_exact_name_counts_more_than_a_status_and_a_status_more_than_another_name() {
         let error = |name: &str| json!({ "error": { "type": name, "message": "oh" } });
         let quota = Trouble::Quota { resets_at: None };
-        let limited = Trouble::RateLimited { pause: None };
+        let limited = Trouble::RateLimited { until: None };
         for (status, name, expected) in [
             (Some(429), "insufficient_quota", quota),
             (Some(429), "rate_limit_error", limited),

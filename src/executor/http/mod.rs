@@ -31,8 +31,9 @@
 //!
 //! # What can go wrong
 //!
-//! All of it is in the table of [`kinds`](super::kinds). No attempt is made before the time that a provider asks for, neither by the unit that was refused nor, in
-//! this process, by any other: the pool waits. A wrong key, a wrong address or a
+//! All of it is in the table of [`kinds`](super::kinds). Nobody asks before the time that a provider asks for, in a `Retry-After` or by saying beside a good answer that
+//! nothing is left of a limit until then: neither the unit that was refused nor any other, in all pools and processes on the repository that ask the same
+//! provider ([`Call::hold`](super::Call::hold)). What was asked before that is heard to its end. A wrong key, a wrong address or a
 //! server for which nobody vouches holds the pool, so that nothing fails for it.
 //!
 //! # Keys

@@ -1,30 +1,40 @@
-//! When a provider may be asked again, as its headers say, and that nobody asks before.
+//! How long a provider asks to wait, as its headers say.
 //!
 //! | header | what it says |
 //! |---|---|
 //! | `retry-after-ms` | milliseconds |
 //! | `retry-after` | seconds, or a date |
-//! | `anthropic-ratelimit-…-reset` | a time, which counts if nothing of that limit remains |
-//! | `x-ratelimit-reset-…` | a duration such as `6m0s` or seconds, which counts if nothing of that limit remains |
+//! | `anthropic-ratelimit-…-reset`, `x-ratelimit-reset-…`, `x-ratelimit-reset`, `ratelimit-reset` | a time in any form: a date, a duration such as `6m0s`, seconds, or a time since 1970; it counts if nothing of that limit remains |
 //!
-//! The first one that is there counts; among several limits that are used up, the one that is free last.
+//! Of an answer that is an error the first one that is there counts, or if there is none what its message says ([`again`]); beside a good answer only what says that nothing remains. Among several limits that
+//! are used up, the one that is free last. Many providers say when all of a limit is there again, which is later than when the next request may come: who
+//! obeys them waits longer than needed, and is refused by nobody.
 
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use ureq::http::HeaderMap;
 
-use super::failure::Failure;
-use crate::clock::{Clock, milliseconds};
-use crate::executor::Then;
-use crate::executor::trouble::Trouble;
-use crate::sync::Mutex;
+use crate::executor::again;
 
 /// What is longer is a mistake, not a pause.
 const PAUSE_LIMIT: Duration = Duration::from_secs(32 * 24 * 60 * 60);
 
-/// How long a provider asks to wait, if it does.
+/// Numbers from here on are seconds since 1970: as a pause they would be longer than thirty years.
+const SINCE_1970_FROM: f64 = 1e9;
+
+/// And from here on milliseconds.
+const MILLISECONDS_FROM: f64 = 1e11;
+
+/// Clocks are read in whole milliseconds, twice until a pause is over: so much longer it has to be so as not to end early.
+const CLOCK_STEPS: Duration = Duration::from_millis(2);
+
+/// The same, in which no clock sees less than there is.
+pub(super) fn rounded_up(pause: Duration) -> Duration {
+    if pause.is_zero() { pause } else { pause.saturating_add(CLOCK_STEPS) }
+}
+
+/// How long a provider asks to wait that will not do what it was asked for, if it says so.
 pub(super) fn pause(headers: &HeaderMap, now: DateTime<Utc>) -> Option<Duration> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     let asked = text("retry-after-ms")
@@ -34,19 +44,36 @@ pub(super) fn pause(headers: &HeaderMap, now: DateTime<Utc>) -> Option<Duration>
     asked.filter(|pause| *pause <= PAUSE_LIMIT)
 }
 
-/// How long it takes until every limit that is used up is free again.
-fn used_up(headers: &HeaderMap, now: DateTime<Utc>) -> Option<Duration> {
+/// How long it takes until every limit is free again of which nothing is left, if there is one.
+pub(super) fn used_up(headers: &HeaderMap, now: DateTime<Utc>) -> Option<Duration> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     let pause = |name: &str| {
-        let limit = name.strip_prefix("anthropic-ratelimit-").and_then(|limit| limit.strip_suffix("-reset"));
-        let (remaining, pause) = match (limit, name.strip_prefix("x-ratelimit-reset-")) {
-            (Some(limit), _) => (format!("anthropic-ratelimit-{limit}-remaining"), until(text(name)?, now)),
-            (None, Some(limit)) => (format!("x-ratelimit-remaining-{limit}"), span(text(name)?)),
-            (None, None) => return None,
-        };
-        pause.filter(|_| text(&remaining) == Some("0"))
+        let pause = reset(text(name)?, now).filter(|pause| !pause.is_zero() && *pause <= PAUSE_LIMIT)?;
+        (text(&remaining(name)?) == Some("0")).then_some(pause)
     };
-    headers.keys().filter_map(|name| pause(name.as_str())).max().filter(|pause| !pause.is_zero())
+    headers.keys().filter_map(|name| pause(name.as_str())).max()
+}
+
+/// The header with what remains of a limit, by that with its reset.
+fn remaining(reset: &str) -> Option<String> {
+    let anthropics = reset.strip_prefix("anthropic-ratelimit-").and_then(|limit| limit.strip_suffix("-reset"));
+    if let Some(limit) = anthropics {
+        return Some(format!("anthropic-ratelimit-{limit}-remaining"));
+    }
+    let of = reset.strip_suffix("ratelimit-reset").filter(|of| ["", "x-"].contains(of));
+    let others = reset.strip_prefix("x-ratelimit-reset-").map(|limit| format!("x-ratelimit-remaining-{limit}"));
+    of.map(|of| format!("{of}ratelimit-remaining")).or(others)
+}
+
+/// How long it takes until a time in one of the forms that providers write it in.
+fn reset(text: &str, now: DateTime<Utc>) -> Option<Duration> {
+    let since_1970 = || {
+        let number: f64 = text.parse().ok()?;
+        let seconds = if number >= MILLISECONDS_FROM { number / 1_000.0 } else { number };
+        let then = Duration::try_from_secs_f64(seconds).ok().filter(|_| number >= SINCE_1970_FROM)?;
+        Some(then.saturating_sub((now - DateTime::UNIX_EPOCH).to_std().ok()?))
+    };
+    until(text, now).or_else(since_1970).or_else(|| span(text))
 }
 
 fn seconds(text: &str) -> Option<Duration> {
@@ -67,56 +94,7 @@ fn until(text: &str, now: DateTime<Utc>) -> Option<Duration> {
 
 /// A duration such as `1h2m3.5s`, `120ms` or `7`, which are seconds.
 fn span(text: &str) -> Option<Duration> {
-    if let Some(pause) = seconds(text) {
-        return Some(pause);
-    }
-    let (mut total, mut rest) = (0.0, text);
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let number: f64 = rest[..digits].parse().ok()?;
-        let unit = &rest[digits..];
-        let unit = &unit[..unit.find(|c: char| c.is_ascii_digit()).unwrap_or(unit.len())];
-        total += number
-            * match unit {
-                "d" => 86_400.0,
-                "h" => 3_600.0,
-                "m" => 60.0,
-                "s" => 1.0,
-                "ms" => 0.001,
-                _ => return None,
-            };
-        rest = &rest[digits + unit.len()..];
-    }
-    Duration::try_from_secs_f64(total).ok()
-}
-
-/// Keeps all workers of an executor from asking before the time that a provider has asked for.
-#[derive(Debug, Default)]
-pub(super) struct Gate {
-    /// By the clock that counts from when the machine started.
-    opens_at_ms: Mutex<Option<i64>>,
-}
-
-impl Gate {
-    /// Nobody is to ask before that.
-    pub(super) fn close_for(&self, pause: Duration, clock: &dyn Clock) {
-        let until_ms = clock.now().boot_ms.saturating_add(milliseconds(pause));
-        let mut opens_at_ms = self.opens_at_ms.lock().unwrap_or_else(PoisonError::into_inner);
-        *opens_at_ms = Some(opens_at_ms.map_or(until_ms, |at_ms| at_ms.max(until_ms)));
-    }
-
-    /// Whether one may ask. If not, the whole pool waits: nobody could, and no attempt is used up for it.
-    pub(super) fn pass(&self, clock: &dyn Clock) -> Result<(), Failure> {
-        let now = clock.now();
-        let opens_at_ms = *self.opens_at_ms.lock().unwrap_or_else(PoisonError::into_inner);
-        let left_ms = opens_at_ms.map_or(0, |at_ms| at_ms.saturating_sub(now.boot_ms));
-        let Some(left) = u64::try_from(left_ms).ok().filter(|&left_ms| left_ms > 0).map(Duration::from_millis) else {
-            return Ok(());
-        };
-        let message = format!("the provider has asked to wait, and {left:?} of it are left");
-        Err(Failure::new(Trouble::RateLimited { pause: None }, message)
-            .then(Then::Hold { until: Some(now.wall + left) }))
-    }
+    seconds(text).or_else(|| again::duration(text).filter(|(_, behind)| behind.is_empty()).map(|(pause, _)| pause))
 }
 
 #[cfg(test)]
@@ -124,7 +102,6 @@ mod tests {
     use ureq::http::{HeaderName, HeaderValue};
 
     use super::*;
-    use crate::clock::ManualClock;
 
     fn asked(headers: &[(&'static str, &'static str)]) -> Option<Duration> {
         let pair =
@@ -173,6 +150,24 @@ mod tests {
         assert_eq!(asked(&openai), Some(Duration::from_millis(62_500)));
         assert_eq!(asked(&[("x-ratelimit-remaining-tokens", "-1"), ("x-ratelimit-reset-tokens", "0")]), None);
         assert_eq!(asked(&[("retry-after", "1"), openai[2], openai[3]]), Some(Duration::from_secs(1)));
+        let plain = [("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "1792567690"), ("ratelimit-remaining", "1")];
+        assert_eq!(asked(&plain), Some(Duration::from_secs(10)));
+        assert_eq!(asked(&[("ratelimit-remaining", "0"), ("ratelimit-reset", "7")]), Some(Duration::from_secs(7)));
+        for nobodys in ["x-ratelimit-reset-", "my-ratelimit-reset", "ratelimit-reset-requests", "retry-reset"] {
+            assert_eq!(asked(&[(nobodys, "7"), ("x-ratelimit-remaining", "0")]), None, "{nobodys}");
+        }
+    }
+
+    #[test]
+    fn a_reset_is_a_date_a_duration_seconds_or_a_time_since_1970() {
+        let now: DateTime<Utc> = "2026-10-21T07:28:00Z".parse().unwrap();
+        let in_ten = now.timestamp() + 10;
+        for text in ["2026-10-21T07:28:10Z", "2026-10-21T09:28:10+02:00", "10s", "10", "10.0", &in_ten.to_string()] {
+            assert_eq!(reset(text, now), Some(Duration::from_secs(10)), "{text}");
+        }
+        assert_eq!(reset(&format!("{in_ten}000"), now), Some(Duration::from_secs(10)));
+        assert_eq!(reset("1000000000", now), Some(Duration::ZERO), "that is over");
+        assert_eq!((reset("soon", now), reset("-1", now)), (None, None));
     }
 
     #[test]
@@ -180,21 +175,8 @@ mod tests {
         for (text, ms) in [("6m0s", 360_000), ("120ms", 120), ("1d2h", 93_600_000), ("7", 7_000), ("0.5s", 500)] {
             assert_eq!(span(text), Some(Duration::from_millis(ms)), "{text}");
         }
-        for text in ["s", "5x", "5 s", "1.2.3s", "m5"] {
+        for text in ["s", "5x", "5s later", "1.2.3s", "m5", ""] {
             assert_eq!(span(text), None, "{text}");
         }
-    }
-
-    #[test]
-    fn a_gate_opens_when_the_longest_pause_is_over() {
-        let (gate, clock) = (Gate::default(), ManualClock::new());
-        assert!(gate.pass(&clock).is_ok());
-        gate.close_for(Duration::from_secs(3), &clock);
-        gate.close_for(Duration::from_secs(1), &clock);
-        clock.advance(Duration::from_millis(2_999));
-        let until = clock.now().wall + Duration::from_millis(1);
-        assert_eq!(gate.pass(&clock).unwrap_err().then, Then::Hold { until: Some(until) });
-        clock.advance(Duration::from_millis(1));
-        assert!(gate.pass(&clock).is_ok());
     }
 }

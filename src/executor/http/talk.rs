@@ -14,7 +14,7 @@ use super::tool;
 use super::wire::{Reply, Stop, Wire};
 use crate::conversation::{Message, Part, Role};
 use crate::executor::trouble::Trouble;
-use crate::executor::{Call, ExecuteError, WorkResult};
+use crate::executor::{Call, ExecuteError, Then, WorkResult};
 use crate::limits::Ask;
 
 /// How often the text of an answer is told while it is being written. Each time it is told as a whole.
@@ -175,7 +175,7 @@ impl<W: Wire> Talk<'_, W> {
         if let Some(reason) = self.call.cancel_reason() {
             return Err(Failure::stopped(reason));
         }
-        self.api.gate.pass(self.call.clock)?;
+        self.check_not_held()?;
         let settings = &self.api.settings;
         let body = settings.body::<W>(&self.conversation);
         if self.has_asked {
@@ -204,9 +204,6 @@ impl<W: Wire> Talk<'_, W> {
             self.spending.request_over(settings, model, reply.usage(), sent_bytes, kept_bytes);
             self.spending.tell(settings, self.call);
         }
-        if let Some(pause) = outcome.pause {
-            self.api.gate.close_for(pause, self.call.clock);
-        }
         self.keep(&reply, outcome.failure.as_ref());
         match outcome.failure {
             Some(failure) => Err(failure),
@@ -214,12 +211,19 @@ impl<W: Wire> Talk<'_, W> {
         }
     }
 
+    /// Others may have been told to wait meanwhile. Then the whole pool does: no attempt is used up for it.
+    fn check_not_held(&self) -> Result<(), Failure> {
+        let Some(until) = self.call.held_until() else { return Ok(()) };
+        let message = format!("the provider is not to be asked before {until}");
+        Err(Failure::new(Trouble::RateLimited { until: None }, message).then(Then::Hold { until: Some(until) }))
+    }
+
     /// The pool has taken the first turn of the attempt; this is for a further one.
     fn wait_for_turn(&self, bytes: usize) -> Result<(), Failure> {
         let ask = Ask::of_bytes(bytes, self.api.settings.answer_tokens::<W>());
         self.call.turn(ask).map_err(|error| match self.call.cancel_reason() {
             Some(reason) => Failure::stopped(reason),
-            None => Failure::new(Trouble::RateLimited { pause: None }, error.to_string()).then(error.then()),
+            None => Failure::new(Trouble::RateLimited { until: None }, error.to_string()).then(error.then()),
         })
     }
 

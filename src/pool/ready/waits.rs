@@ -96,12 +96,11 @@ impl Hold {
             (HoldEnd::Funded { .. }, _) => true,
             (_, HoldEnd::Funded { .. }) | (HoldEnd::Told, _) => false,
             (HoldEnd::At(_) | HoldEnd::Provider(_), HoldEnd::Told) => true,
+            // The same, known to others by now.
+            (HoldEnd::At(before_ms), HoldEnd::Provider(until_ms)) => before_ms <= until_ms,
             // Whoever is held for a moment less than it should be is told again, by the turn that it does not get.
             (HoldEnd::Provider(before_ms), HoldEnd::Provider(until_ms)) => before_ms.saturating_add(SAME_MS) < until_ms,
-            (
-                HoldEnd::At(before_ms) | HoldEnd::Provider(before_ms),
-                HoldEnd::At(until_ms) | HoldEnd::Provider(until_ms),
-            ) => before_ms < until_ms,
+            (HoldEnd::At(before_ms) | HoldEnd::Provider(before_ms), HoldEnd::At(until_ms)) => before_ms < until_ms,
         }
     }
 }
@@ -257,6 +256,11 @@ impl Ready {
         let state = self.state.lock();
         let hold = state.hold.as_ref().filter(|hold| !matches!(hold.end, HoldEnd::Funded { .. }))?;
         Some(hold.reason.clone())
+    }
+
+    /// When a hold ends that ends by itself, in milliseconds of the pool's clock.
+    pub(in crate::pool) fn held_until_ms(&self) -> Option<i64> {
+        self.state.lock().hold.as_ref()?.told_until_ms()
     }
 
     /// Ends a hold; with a time, only one that ends by itself by then.

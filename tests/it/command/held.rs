@@ -5,13 +5,16 @@ use rustix::process::Signal;
 use super::{Scene, Started, until};
 
 /// A worker that has come upon what keeps it from going on.
-fn held(scene: &Scene, line: &str) -> Started {
+fn held(scene: &Scene, line: &str, why: &str) -> Started {
     scene.write_units("units.jsonl", 3);
     scene.run("queue units.jsonl").well();
     let path = format!("{}:{}", scene.path("bin").display(), std::env::var("PATH").unwrap());
     let mut command = scene.command(&line.split(' ').collect::<Vec<_>>());
     let started = Started::of(command.env("PATH", path));
-    until("it is held", || scene.run("status").out.contains("is held"));
+    until("it is held", || {
+        let told = scene.run("status").out;
+        told.lines().any(|line| line.contains("is held") && line.contains(why))
+    });
     started
 }
 
@@ -26,7 +29,7 @@ fn program(scene: &Scene, name: &str, script: &str) {
 fn a_program_that_vanished_holds_the_pool_until_somebody_does_what_the_doctor_says() {
     let scene = Scene::new();
     program(&scene, "bin/answers", "cat; rm \"$0\"");
-    let worker = held(&scene, "worker --workers 1 -- answers");
+    let worker = held(&scene, "worker --workers 1 -- answers", "no_program");
     let told = scene.run("doctor").code(1).says("starts nothing: no_program: `").says("answers` could not be started");
     let pid = worker.pid().as_raw_nonzero();
     assert!(told.out.contains("NOW") && told.out.contains(&format!("kill -INT {pid}")), "{told:?}");
@@ -49,7 +52,7 @@ fn a_used_up_quota_is_told_with_the_time_when_it_goes_on_by_itself() {
     let limit = r#"{"type":"rate_limit_event","rate_limit_info":{"status":"rejected","resetsAt":4102444830}}"#;
     let result = r#"{"type":"result","subtype":"success","is_error":true,"api_error_status":429,"result":"You have hit your limit","session_id":"s"}"#;
     program(&scene, "bin/claude", &format!("cat > /dev/null; echo '{limit}'; echo '{result}'; exit 1"));
-    let worker = held(&scene, "worker --workers 1 --executor claude");
+    let worker = held(&scene, "worker --workers 1 --executor claude", "quota: ");
     scene
         .run("doctor")
         .says("`claude` is not asked until 2100-01-01 00:00:30 UTC: quota: You have hit your limit")
@@ -71,7 +74,7 @@ fn a_provider_that_one_process_was_told_to_leave_alone_is_left_alone_by_the_next
     let result = r#"{"type":"result","subtype":"success","is_error":true,"api_error_status":429,"result":"Come later","session_id":"s"}"#;
     let asked = format!("echo asked >> {}", scene.path("log").display());
     program(&scene, "bin/claude", &format!("cat > /dev/null; {asked}; echo '{limit}'; echo '{result}'; exit 1"));
-    let worker = held(&scene, "worker --workers 1 --executor claude");
+    let worker = held(&scene, "worker --workers 1 --executor claude", "quota: ");
     worker.signal(Signal::INT);
     worker.end();
 

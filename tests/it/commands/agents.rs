@@ -14,19 +14,19 @@ use super::{LONG, World};
 use crate::support::Up as _;
 
 /// What the real program printed in a run.
-fn captured(name: &str, stream: &str) -> PathBuf {
+pub(super) fn captured(name: &str, stream: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/captures").join(format!("{name}.{stream}"))
 }
 
 /// A script that prints what was captured.
-fn prints(name: &str) -> String {
+pub(super) fn prints(name: &str) -> String {
     let stderr = captured(name, "stderr.txt");
     let complaint = if stderr.exists() { format!("cat '{}' >&2; ", stderr.display()) } else { String::new() };
     format!("{complaint}cat '{}'; ", captured(name, "stdout.ndjson").display())
 }
 
 /// A script that does what the real program did: it prints the same and ends the same.
-fn replays(name: &str) -> String {
+pub(super) fn replays(name: &str) -> String {
     let meta = std::fs::read_to_string(captured(name, "meta.json")).unwrap();
     let meta: serde_json::Value = serde_json::from_str(&meta).unwrap();
     let end = match meta["exit_code"].as_i64().unwrap() {
@@ -46,15 +46,15 @@ impl World {
         path
     }
 
-    fn claude(&self, script: &str) -> ClaudeCli {
+    pub(super) fn claude(&self, script: &str) -> ClaudeCli {
         ClaudeCli::new().program(self.program("claude", script)).env(super::MARK, &self.mark)
     }
 
-    fn codex(&self, script: &str) -> CodexCli {
+    pub(super) fn codex(&self, script: &str) -> CodexCli {
         CodexCli::new().program(self.program("codex", script)).env(super::MARK, &self.mark)
     }
 
-    fn notes(&self) -> Vec<String> {
+    pub(super) fn notes(&self) -> Vec<String> {
         let notes = std::fs::read_to_string(self.folder.path().join("notes")).unwrap();
         notes.lines().map(str::to_owned).collect()
     }

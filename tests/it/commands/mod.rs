@@ -6,6 +6,7 @@ mod agents;
 mod floods;
 mod hostile;
 pub(crate) mod killed;
+mod limited;
 mod said;
 
 use std::path::Path;

@@ -1,18 +1,17 @@
-//! Limits: of time, by cancel, and those that a provider sets.
+//! Limits of time, a cancel, and a key that is wrong.
 
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use serde_json::json;
-use workcrew::clock::{Clock, ManualClock};
+use workcrew::clock::ManualClock;
 use workcrew::executor::kinds;
 use workcrew::repository::By;
 use workcrew::{
-    Archive, Call, Completion, Executor, MemoryRepository, NewJob, NewUnit, Repository, RetryPolicy, Stop, UnitStatus,
-    WorkPool,
+    Archive, Call, Completion, Executor, MemoryRepository, NewJob, NewUnit, Repository, Stop, UnitStatus, WorkPool,
 };
 
-use super::provider::{Provider, Step, answer, begun_stream, json_answer, open_stream, stream};
+use super::provider::{Provider, Step, begun_stream, json_answer, open_stream, stream};
 use super::{PATIENCE, anthropic, ask, messages, openai, shape, speech};
 
 fn begun() -> Vec<u8> {
@@ -112,41 +111,6 @@ fn the_time_of_an_attempt_ends_it_and_what_was_said_is_kept() {
     provider.wait_until_hung_up();
     let said = messages(&repository, repository.attempts(key).unwrap()[0].key);
     assert!(shape(&said).ends_with(r#"assistant: "It is " *"#), "{}", shape(&said));
-}
-
-#[test]
-fn nobody_asks_before_the_time_that_was_asked_for() {
-    let limited = json!({ "error": { "type": "rate_limit_error", "message": "slow down" } }).to_string();
-    let refused = move |pause: &str| vec![Step::Send(answer(429, &[("retry-after", pause)], &limited))];
-    let good = vec![Step::Send(stream(&speech::anthropic_text(&["Paris."])))];
-    let clock = ManualClock::new();
-    let (time, asked_at) = (clock.clone(), std::sync::Arc::new(std::sync::Mutex::new(Vec::new())));
-    let times = std::sync::Arc::clone(&asked_at);
-    let provider = Provider::new(move |number, _| {
-        times.lock().unwrap().push(time.now().boot_ms);
-        [refused("3"), refused("5"), good.clone()][number.min(2)].clone()
-    });
-    let repository = MemoryRepository::with_clock(clock.clone());
-    let job = repository.create_job(&NewJob::named("limited")).unwrap().id;
-    let pool = WorkPool::builder(job, anthropic(&provider), repository.clone()).clock(clock.clone()).max_workers(1);
-    let pool = pool.retry(RetryPolicy::immediate()).timeout(Duration::from_secs(1_000_000)).start().unwrap();
-    let began_ms = clock.now().boot_ms;
-    let units: Vec<_> =
-        (0..5).map(|number| pool.enqueue(NewUnit::new(number.to_string()), "Where?").unwrap()).collect();
-    let is_done = || repository.counts(job).unwrap().of(UnitStatus::Completed) == 5;
-    crate::commands::until("all are done", || {
-        clock.advance(Duration::from_millis(100));
-        is_done()
-    });
-    for unit in units {
-        assert_eq!(unit.wait().unwrap().status, UnitStatus::Completed);
-    }
-    let asked: Vec<i64> = asked_at.lock().unwrap().iter().map(|at_ms| at_ms - began_ms).collect();
-    assert_eq!(asked.len(), 7);
-    assert!(asked[0] < 3_000 && asked[1] >= asked[0] + 3_000, "{asked:?}");
-    assert!(asked[2..].iter().all(|at_ms| *at_ms >= asked[1] + 5_000), "{asked:?}");
-    let used: u32 = (0..5).map(|number| repository.unit(job, &number.to_string()).unwrap().attempts_used).sum();
-    assert_eq!(used, 5, "to be one of too many uses up no attempt, nor does to wait");
 }
 
 #[test]

@@ -243,6 +243,13 @@ pub(super) fn stream(events: &[String]) -> Vec<u8> {
     bytes
 }
 
+/// The same with headers of its own.
+pub(super) fn stream_saying(headers: &[(&str, &str)], events: &[String]) -> Vec<u8> {
+    let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let stream = String::from_utf8(stream(events)).unwrap();
+    stream.replacen("\r\n", &format!("\r\n{headers}"), 1).into_bytes()
+}
+
 /// The same without its end.
 pub(super) fn begun_stream(events: &[String]) -> Vec<u8> {
     let chunks: String = events.iter().map(|event| format!("{:x}\r\n{event}\r\n", event.len())).collect();

@@ -207,9 +207,10 @@ fn a_pause_that_is_asked_for_is_kept() {
         let provider = Provider::always(vec![Step::Send(answer(status, headers, &limited))]);
         ask(anthropic(&provider)).then()
     };
-    let seconds = |count| Then::RetryAfter(Duration::from_secs(count));
-    assert_eq!(asked(&[("Retry-After", "7")], 503), seconds(7));
-    assert_eq!(asked(&[("retry-after", "9")], 529), seconds(9));
+    for (name, seconds, status) in [("Retry-After", 7, 503), ("retry-after", 9, 529)] {
+        let Then::RetryAfter(pause) = asked(&[(name, &seconds.to_string())], status) else { panic!("{status}") };
+        assert!(pause >= Duration::from_secs(seconds) && pause.as_secs() == seconds, "{pause:?}");
+    }
     let in_an_hour = Utc::now() + Duration::from_secs(3_600);
     let date = in_an_hour.format("%a, %d %b %Y %H:%M:%S GMT").to_string();
     let reset = in_an_hour.to_rfc3339();
@@ -220,6 +221,27 @@ fn a_pause_that_is_asked_for_is_kept() {
         let Then::Hold { until: Some(until) } = asked(headers, 429) else { panic!("{headers:?}") };
         assert!((0..60).contains(&(until - in_an_hour).num_seconds().abs()), "{headers:?}: {until}");
     }
+}
+
+#[test]
+fn how_long_to_wait_may_be_said_in_words_alone() {
+    let error =
+        |message: &str| json!({ "error": { "message": message, "type": "tokens", "code": "rate_limit_exceeded" } });
+    let reached =
+        error("Rate limit reached for gpt-5: Limit 30000, Used 29000, Requested 1500. Please try again in 1h0m0.5s.");
+    let begun = [speech::chunk(&json!({ "content": "It is " }), None), speech::data(&reached)];
+    for answer in [json_answer(429, &reached), begun_stream(&begun)] {
+        let in_an_hour = Utc::now() + Duration::from_secs(3_600);
+        let tried = ask(openai(&Provider::always(vec![Step::Send(answer)])));
+        let Then::Hold { until: Some(until) } = tried.then() else { panic!("{}", tried.said()) };
+        assert!((0..60).contains(&(until - in_an_hour).num_seconds()), "{until}");
+    }
+    // What is more than a limit by itself is so at any time.
+    let never = error("Request too large for gpt-5 on tokens per min (TPM): Limit 30000, Requested 34000.");
+    let headers = [("content-type", "application/json"), ("retry-after", "1")];
+    let provider = Provider::always(vec![Step::Send(answer(429, &headers, &never.to_string()))]);
+    let tried = ask(openai(&provider));
+    assert_eq!((tried.kind(), tried.then()), (kinds::INVALID_REQUEST, Then::GiveUp));
 }
 
 #[test]

@@ -251,8 +251,27 @@ fn what_follows_a_failure_is_what_its_kind_says() {
 fn the_pause_that_was_asked_for_is_honoured() {
     let mut capture = Capture::of("claude-r429-inf-maxretries0");
     capture.lines.insert(1, Capture::of("claude-r429").lines[1].clone());
-    let played = play(&ClaudeCli::new(), &scene(), &capture);
-    assert_eq!(played.failure(), ("rate_limited".to_owned(), Then::RetryAfter(Duration::from_secs(2))));
+    let scene = scene();
+    let played = play(&ClaudeCli::new(), &scene, &capture);
+    // Who is one of too many is not to blame: all wait.
+    let until = scene.call().clock.now().wall + Duration::from_secs(2);
+    assert_eq!(played.failure(), ("rate_limited".to_owned(), Then::Hold { until: Some(until) }));
+}
+
+#[test]
+fn that_others_are_to_wait_is_told_at_once_also_if_it_then_goes_well() {
+    let held = |name: &str| {
+        let (scene, _) = played(name);
+        let pause = |told| if let Told::Hold(pause) = told { Some(pause) } else { None };
+        let until = |pause: Duration| (scene.call().clock.now().wall + pause).timestamp();
+        scene.told().into_iter().filter_map(pause).map(until).collect::<Vec<_>>()
+    };
+    let now = scene().call().clock.now().wall.timestamp();
+    assert_eq!(held("claude-r429"), [now + 2]);
+    assert_eq!(held("claude-quota-5h"), [1_799_999_999]);
+    for name in ["claude-subscription-r429", "claude-r500", "claude-r529", "claude-text"] {
+        assert_eq!(held(name), [0; 0], "{name}");
+    }
 }
 
 #[test]
