@@ -1,8 +1,8 @@
 //! What makes two pieces of work the same: who does it, what the answer depends on, and the prompt.
 //!
-//! [`Parameters`] are what an executor says of itself, a [`WorkKey`] is what the repository is asked with. Both are hashes, so nothing secret can be read
-//! from them, and both are made from an encoding of their own, which does not depend on the order of fields: the same today, in another process
-//! and after an update. Should the encoding ever change, its name changes too, and nothing from before is the same.
+//! [`Parameters`] are what an executor says of itself, a [`WorkKey`] is what the repository is asked with. Both are hashes, so nothing secret can
+//! be read from them, and both are made from an encoding of their own, which does not depend on the order of fields: the same today, in another
+//! process and after an update. Should the encoding ever change, its name changes too, and nothing from before is the same.
 
 use std::fmt;
 
@@ -43,7 +43,8 @@ impl fmt::Debug for Parameters {
 pub struct WorkKey(Hash);
 
 impl WorkKey {
-    /// What an executor of this name, with these parameters, is to do with a prompt. Of how a unit wants to be executed, where and in how many turns counts.
+    /// What an executor of this name, with these parameters, is to do with a prompt. Of how a unit wants to be executed only where counts, and in
+    /// how many turns.
     pub fn of(executor: &str, parameters: &Parameters, options: &UnitOptions, prompt: &str) -> WorkKey {
         let key = Hash::builder("workcrew work 1")
             .text(executor)

@@ -73,7 +73,11 @@ pub(super) fn close(
         execution.tell_session(core, session_id);
     }
     let closed = match &mut end.how {
-        How::Finish(ending) => finish(core, execution, ending, report_of(ending.clone(), &end.result, &captured)),
+        How::Finish(ending) => {
+            let mut report = report_of(ending.clone(), &end.result, &captured);
+            report.answer_of = end.answer_of;
+            finish(core, execution, ending, report)
+        }
         How::Release { after, reason, failure } => {
             let progress = captured.progress(failure.clone());
             give_back(core, execution, *after, reason, &progress)
@@ -82,6 +86,9 @@ pub(super) fn close(
     };
     if closed.is_ok() {
         core.ready.money_may_be_left();
+    }
+    if let Some(same_work) = &core.same_work {
+        same_work.ended(execution.claim.lease.attempt());
     }
     let left = left_if_stopped(&closed);
     cell.note_stored(execution, left);
@@ -175,7 +182,7 @@ fn finish(
 }
 
 fn without_result(report: &mut AttemptReport) {
-    (report.result, report.output) = (None, None);
+    (report.result, report.output, report.answer_of) = (None, None, None);
     report.output_files.clear();
 }
 

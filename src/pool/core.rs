@@ -20,6 +20,7 @@ use super::ready::{Coming, Ready};
 use super::registry::Registry;
 use super::reporter::Report;
 use super::runtime::WorkerRuntime;
+use super::same_work::SameWork;
 use super::scheduler::{self, Scheduler};
 use super::settings::Settings;
 use super::stats::Summary;
@@ -35,6 +36,7 @@ use crate::limits::Expectation;
 use crate::nudge::Nudge;
 use crate::panics;
 use crate::repository::{Claimant, Repository, Slot};
+use crate::same_work::Parameters;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use crate::unit::{NewUnit, UnitKey, UnitStatus, WorkUnit};
@@ -59,6 +61,8 @@ pub(super) struct Core {
     /// How many tokens an answer has at most.
     pub(super) answer_tokens: Option<u64>,
     expectation: Expectation,
+    /// What it knows to do the same work once, if it does.
+    pub(super) same_work: Option<SameWork>,
     repository: Arc<dyn Repository>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) callbacks: Callbacks,
@@ -110,6 +114,8 @@ pub(super) struct Parts {
     pub(super) repository: Arc<dyn Repository>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) callbacks: Callbacks,
+    /// By what the same work is told, if it is done once.
+    pub(super) parameters: Option<Parameters>,
 }
 
 impl Core {
@@ -120,6 +126,7 @@ impl Core {
             provider: parts.settings.provider_of(&*parts.executor),
             answer_tokens: parts.executor.answer_tokens(),
             expectation: parts.settings.expectation.estimate(parts.executor.estimate()),
+            same_work: parts.parameters.map(|parameters| SameWork::new(parts.executor.name(), parameters)),
             registry: Registry::new(),
             ready: Ready::new(
                 parts.settings.crew(),
@@ -229,6 +236,14 @@ impl Core {
     pub(super) fn hold(&self, reason: &str, until_ms: Option<i64>) {
         self.ready.hold(reason, until_ms);
         self.heartbeat.wake();
+        self.wake_waiting();
+    }
+
+    /// Who waits in its slot for the answer of another looks whether it is still to.
+    pub(super) fn wake_waiting(&self) {
+        if let Some(same_work) = &self.same_work {
+            same_work.wake_all();
+        }
     }
 
     /// Ends a hold; with a time, only one that ends by itself by then.

@@ -34,6 +34,7 @@ pub(super) fn mark_stop(core: &Core, stop: Stop, why: &str) -> Vec<Arc<OpenUnit>
         // It tells the records.
         core.heartbeat.wake();
     }
+    core.wake_waiting();
     waiting
 }
 

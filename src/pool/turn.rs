@@ -11,7 +11,7 @@ use super::close::{hold_here, patiently};
 use super::core::Core;
 use super::execution::Execution;
 use super::judge::{End, How, release};
-use super::run::end_before_start;
+use super::run::end_while_waiting;
 use crate::error::RepositoryError;
 use crate::executor::{ExecuteError, kinds};
 use crate::limits::{Ask, ProviderHold, Turn};
@@ -30,11 +30,7 @@ enum NoTurn {
 /// Waits for the first turn of an attempt. `None` once it has it.
 pub(super) fn end_without_turn(core: &Core, execution: &Execution, prompt: &str) -> Option<End> {
     let ask = Ask::of_bytes(prompt.len(), core.answer_tokens);
-    let is_over = || match (execution.cancel.is_cancelled(), core.ready.stop_mode()) {
-        (false, None) => end_before_start(core, execution),
-        _ => end_before_start(core, execution).or_else(|| Some(release("the pool stops"))),
-    };
-    match wait(core, execution, &ask, is_over).err()? {
+    match wait(core, execution, &ask, || end_while_waiting(core, execution)).err()? {
         NoTurn::Ends(end) => Some(*end),
         NoTurn::Held { until, reason } => {
             // Whoever stored it has told the others.

@@ -71,8 +71,8 @@
 //! same provider (see [`crate::limits`]). While a provider is [held](Repository::hold) there are none, whatever the limits are. Both are measured
 //! by the machine's clock, not by the calendar; turns do not outlive a restart of the machine, holds do.
 //!
-//! **The same work**, told by its [key](WorkKey), belongs to the attempt that [asked](Repository::share) for it first, until that has ended without an
-//! answer that can be handed on. [`Shared`] says when that is. It counts for all owners and jobs.
+//! **The same work**, told by its [key](WorkKey), belongs to the attempt that [asked](Repository::share) for it first, until that has ended
+//! without an answer that can be handed on, as [`Shared`] tells. That counts for all owners and jobs.
 //!
 //! **Workers.** A claim adds one to the load of its worker, whose row it creates if need be; whatever ends the
 //! attempt takes it off again, adds the execution time, and counts: COMPLETED as completed; FAILED,

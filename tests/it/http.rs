@@ -6,6 +6,7 @@ mod command;
 mod limits;
 mod provider;
 mod real_api;
+mod same_work;
 mod secrets;
 mod sessions;
 mod speech;
