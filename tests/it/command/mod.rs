@@ -15,6 +15,7 @@ mod kept;
 mod outputs;
 mod prices;
 mod purged;
+mod same_work;
 mod screen;
 mod stream;
 mod together;
