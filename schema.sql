@@ -168,6 +168,8 @@ CREATE TABLE attempts (
     head          BLOB,
     messages_lost INTEGER NOT NULL DEFAULT 0,
     expected      INTEGER,            -- nano-dollars reserved for it while it is open, where a budget counts
+    answer_of_unit    INTEGER,        -- whose answer it has, if that is another attempt's: its unit, and
+    answer_of_attempt INTEGER,        -- its number
     PRIMARY KEY (unit_key, number),
     CHECK ((outcome IS NULL) = (ended_at IS NULL) AND (outcome IS NULL) = (head IS NULL))
 ) STRICT, WITHOUT ROWID;
@@ -282,6 +284,14 @@ CREATE TABLE holds (
     until_boot_ms INTEGER NOT NULL,   -- by the clock of the machine, in this boot
     boot_id       TEXT    NOT NULL,
     reason        TEXT    NOT NULL    -- for people
+) STRICT, WITHOUT ROWID;
+
+-- Who does a piece of work, or has done it: of those who need the same, one does it. Nothing can be read from the key.
+CREATE TABLE works (
+    key            BLOB    PRIMARY KEY,   -- the hash of all that the answer depends on
+    unit_key       INTEGER NOT NULL,
+    attempt_number INTEGER NOT NULL,
+    FOREIGN KEY (unit_key, attempt_number) REFERENCES attempts (unit_key, number)
 ) STRICT, WITHOUT ROWID;
 
 -- A pool slot as others see it. Rows of ended workers stay.

@@ -31,6 +31,7 @@ pub mod pool;
 pub mod process;
 pub mod prompt;
 pub mod repository;
+pub mod same_work;
 pub mod source;
 mod sync;
 #[cfg(feature = "testing")]

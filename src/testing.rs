@@ -21,9 +21,10 @@ use crate::limits::{Account, AccountHolder, Ask, NewHold, ProviderHold, RateLimi
 use crate::money::Charge;
 use crate::repository::{
     Archive, Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Insertion, Intake, JobEntry,
-    JournalEntry, LeaseView, News, Page, Purged, Repository, RepositoryError, Result, Slot, StoredInputs, Submitted,
-    Swept, UnitFilter, UnitSummary,
+    JournalEntry, LeaseView, News, Page, Purged, Repository, RepositoryError, Result, Shared, Slot, StoredInputs,
+    Submitted, Swept, UnitFilter, UnitSummary,
 };
+use crate::same_work::WorkKey;
 use crate::unit::{NewUnit, UnitKey, WorkUnit};
 use crate::worker::{Worker, WorkerChange};
 
@@ -60,6 +61,7 @@ pub enum Verb {
     Purge,
     TakeTurn,
     Hold,
+    Share,
     Read,
 }
 
@@ -435,6 +437,10 @@ impl Repository for FaultyRepository {
 
     fn lift(&self, provider: &str) -> Result<bool> {
         self.guarded(Verb::Hold, |inner| inner.lift(provider))
+    }
+
+    fn share(&self, lease: &Lease, key: &WorkKey) -> Result<Shared> {
+        self.guarded(Verb::Share, |inner| inner.share(lease, key))
     }
 
     fn finish(&self, lease: &Lease, report: &AttemptReport) -> Result<Closed> {

@@ -369,6 +369,9 @@ pub struct AttemptReport {
     pub charges: Vec<Charge>,
     /// Messages that could not be stored.
     pub messages_lost: u32,
+    /// Whose answer it is, if it is [another's](crate::repository::Shared::Answered).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer_of: Option<AttemptKey>,
 }
 
 impl AttemptReport {
@@ -382,6 +385,7 @@ impl AttemptReport {
             session_id: None,
             charges: Vec::new(),
             messages_lost: 0,
+            answer_of: None,
         }
     }
 
@@ -434,6 +438,12 @@ impl AttemptReport {
         self.charges.push(charge);
         self
     }
+
+    /// The answer is another attempt's.
+    pub fn answer_of(mut self, attempt: AttemptKey) -> AttemptReport {
+        self.answer_of = Some(attempt);
+        self
+    }
 }
 
 /// The record of an attempt.
@@ -475,6 +485,9 @@ pub struct Attempt {
     /// What it was expected to cost, where a [budget](crate::limits) counts: so much was reserved while it was open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected: Option<Money>,
+    /// Whose answer it has, if it was not executed itself because [the same work](crate::same_work) was done already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer_of: Option<AttemptKey>,
 }
 
 impl Attempt {
@@ -504,6 +517,7 @@ impl Attempt {
             head: None,
             messages_lost: 0,
             expected: None,
+            answer_of: None,
         }
     }
 
@@ -541,10 +555,14 @@ impl Attempt {
             .optional(process.as_deref())
             .optional(provenance.as_deref())
             .number(i64::from(self.messages_lost));
-        match self.expected {
-            // Records of before there were budgets have the hashes that they always had.
+        // What an attempt has not is left out, so that records of before there was such a thing have the hashes that they always had.
+        let hashed = match self.expected {
             None => hashed,
             Some(expected) => hashed.text("expected").number(expected.nanos()),
+        };
+        match self.answer_of {
+            None => hashed,
+            Some(AttemptKey { unit, number }) => hashed.text("answer of").number(unit.0).number(i64::from(number)),
         }
     }
 }

@@ -7,10 +7,10 @@ use std::io::{self, Write};
 
 use super::cost::cost_of;
 use super::visible::{line, visible};
-use crate::attempt::Attempt;
+use crate::attempt::{Attempt, AttemptKey};
 use crate::conversation::{Part, StoredMessage};
 use crate::money::{Charge, Cost};
-use crate::repository::{Archive, PAGE_LIMIT, RepositoryError};
+use crate::repository::{Archive, PAGE_LIMIT, RepositoryError, UnitFilter};
 use crate::unit::WorkUnit;
 
 /// How much of a conversation is written.
@@ -178,6 +178,9 @@ impl Writer<'_> {
             let words: Vec<String> = words.into_iter().flatten().map(|word| line(word).to_string()).collect();
             writeln!(self.out, "  made by   {}", words.join(", "))?;
         }
+        if let Some(of) = attempt.answer_of {
+            self.answer_of(of)?;
+        }
         if attempt.messages_lost > 0 {
             writeln!(self.out, "  {} messages could not be stored", attempt.messages_lost)?;
         }
@@ -201,6 +204,19 @@ impl Writer<'_> {
             self.said("assistant", &format!("{text} (is being written)"))?;
         }
         Ok(())
+    }
+
+    /// Whose answer it has, by name.
+    fn answer_of(&mut self, of: AttemptKey) -> Result<()> {
+        let found = self.archive.units(&UnitFilter::default(), of.unit.0 - 1, 1)?.items.into_iter().next();
+        let whose = match found.filter(|unit| unit.key == of.unit) {
+            Some(unit) => {
+                let job = self.archive.job(unit.job_id)?;
+                format!("unit {} of job {}", line(unit.id.as_str()), line(&job.name))
+            }
+            None => format!("the unit with the key {}", of.unit.0),
+        };
+        Ok(writeln!(self.out, "  answer    that of {whose}, attempt {}", of.number)?)
     }
 
     fn prompt(&mut self, prompt: Option<&str>) -> Result<()> {

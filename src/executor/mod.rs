@@ -48,6 +48,7 @@ pub mod warm;
 pub use self::available::Unavailable;
 pub use self::call::Call;
 pub(crate) use self::call::Recorder;
+pub(crate) use self::cancel::OnCancel;
 pub use self::cancel::{CancelReason, CancelToken};
 pub use self::command::CommandExecutor;
 pub use self::error::{ExecuteError, Then};
@@ -57,6 +58,7 @@ use std::time::Duration;
 
 use crate::attempt::Provenance;
 use crate::limits::Estimate;
+use crate::same_work::Parameters;
 use crate::worker::WorkerId;
 
 /// What does the work of a unit.
@@ -153,6 +155,18 @@ pub trait Executor: Send + Sync + 'static {
         None
     }
 
+    /// What its answers depend on besides the prompt, for pools that do [the same work once](crate::WorkPoolBuilder::same_work_once) (it does
+    /// not tell).
+    ///
+    /// To tell is a promise. Nothing else counts: of a unit nothing but its prompt, its workspace and how many turns it may take, so neither
+    /// its name nor its payload; no file, no time, nothing that was done before. And what is no answer, such as a refusal or a text that was cut
+    /// off, is an error. Chance may count: any answer that it may give is as good as another.
+    ///
+    /// Asked once, when the pool is built. What is secret may be in it, for nothing but its hash is kept.
+    fn parameters(&self) -> Option<Parameters> {
+        None
+    }
+
     /// What is recorded of each attempt: who executed it, in which version, with which arguments.
     ///
     /// Asked once, when the pool is built. Secrets do not belong here.
@@ -210,6 +224,10 @@ impl Executor for Box<dyn Executor> {
 
     fn answer_tokens(&self) -> Option<u64> {
         (**self).answer_tokens()
+    }
+
+    fn parameters(&self) -> Option<Parameters> {
+        (**self).parameters()
     }
 
     fn provenance(&self) -> Provenance {

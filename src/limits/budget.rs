@@ -37,6 +37,9 @@ const MOST: Money = Money::from_nanos(1_000_000_000_000_000);
 /// The model under which what a lost attempt is taken to have cost stands in the ledger.
 const ESTIMATED: &str = "(estimated)";
 
+/// The model under which stands that nothing was used, for the answer is another attempt's.
+const SHARED: &str = "(shared)";
+
 /// What an attempt may cost, as far as its executor can tell from prices and limits alone.
 ///
 /// ```
@@ -199,7 +202,9 @@ pub(crate) struct Bill {
 impl Bill {
     pub(crate) fn of(charges: &[Charge]) -> Bill {
         let cost: Cost = charges.iter().map(Charge::cost).sum();
-        let is_exact = !charges.is_empty() && cost.is_known() && charges.iter().all(|charge| !charge.is_estimated);
+        // What an answer costs cannot be learnt from one that somebody else has paid for.
+        let says_what_it_cost = |charge: &Charge| !charge.is_estimated && charge.model != SHARED;
+        let is_exact = !charges.is_empty() && cost.is_known() && charges.iter().all(says_what_it_cost);
         Bill { cost, is_exact }
     }
 
@@ -208,6 +213,11 @@ impl Bill {
         let cost = if self.cost.is_known() { self.cost.amount } else { self.cost.amount.max(expected) };
         cost.min(MOST)
     }
+}
+
+/// The charge of an attempt that took the answer of another: it cost nothing, and that is known.
+pub(crate) fn nothing() -> Charge {
+    Charge::reported(SHARED, Tokens::default(), Money::ZERO)
 }
 
 /// The charges of a lost attempt of which so much was expected: nobody knows what it cost, so it is at least that.
@@ -369,6 +379,15 @@ mod tests {
             (account.spent, account.reserved, account.largest),
             (dollars("0.3"), Money::ZERO, Some(dollars("0.3")))
         );
+    }
+
+    #[test]
+    fn an_answer_that_somebody_else_has_paid_for_says_nothing_of_what_one_costs() {
+        let mut account = account("5", "0", "1", None);
+        account.settle(dollars("0.5"), &Bill::of(&[nothing()]));
+        assert_eq!((account.spent, account.reserved, account.largest), (Money::ZERO, dollars("0.5"), None));
+        let sum: Cost = [nothing()].iter().map(Charge::cost).sum();
+        assert_eq!((sum.to_string(), sum.is_known()), ("$0.00".to_owned(), true));
     }
 
     #[test]

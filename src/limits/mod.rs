@@ -11,7 +11,7 @@ mod hold;
 mod rate;
 
 pub use self::budget::{Account, AccountHolder, Estimate, Expectation, OverBudget};
-pub(crate) use self::budget::{Bill, expected, refusing, settled, told_late};
+pub(crate) use self::budget::{Bill, expected, nothing, refusing, settled, told_late};
 pub(crate) use self::hold::StoredHold;
 pub use self::hold::{NewHold, ProviderHold};
 pub use self::rate::{Ask, Limit, RateLimits, Turn};

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::WorkPool;
 use super::capacity::CapacityStrategy;
 use super::core::{Core, Parts};
@@ -14,6 +16,7 @@ use super::observe::{Callbacks, Observer};
 use super::residence::Residences;
 use super::retry::RetryPolicy;
 use super::runtime::{Threads, WorkerRuntime};
+use super::same_work::ToldBy;
 use super::scaling::Scaling;
 use super::scheduler::Scheduler;
 use super::settings::Settings;
@@ -24,6 +27,7 @@ use crate::job::JobId;
 use crate::limits::RateLimits;
 use crate::money::Money;
 use crate::repository::Repository;
+use crate::same_work::Parameters;
 use crate::unit::{Affinity, WorkUnit};
 
 /// Builds a [`WorkPool`]; made by [`WorkPool::builder`].
@@ -332,6 +336,76 @@ impl WorkPoolBuilder {
         self
     }
 
+    /// Does work that several units need once (each unit is executed by itself). Of those that need the same, one is executed; those that come
+    /// meanwhile wait for it, and they and all later ones take its answer, which costs them nothing.
+    ///
+    /// The same is what is sent as the same prompt to the same executor with the same [parameters](Executor::parameters), in the same workspace
+    /// and with as many turns. It is the same for all pools on the repository that do so, in all processes and jobs.
+    ///
+    /// Only an answer is handed on. After a failure, a refusal or an answer that was cut off the next unit is executed, one after the other
+    /// until one is answered. An answer that came with files is its unit's own, and one that is [purged](Repository::purge) is gone. A unit that
+    /// names a [session](crate::NewUnit::resume_session) or [files](crate::NewUnit::output_file), or goes on from what an earlier attempt has
+    /// [saved](crate::Call::checkpoint), is executed by itself.
+    ///
+    /// Who has to wait does so in its place; its [timeout](Self::timeout) has not begun by then. Every unit is claimed as always, also if its
+    /// answer is there: where a [budget](Self::budget) is used up it waits, though it would cost nothing. It is charged $0.00, for a model
+    /// called `(shared)`. Whose answer it has is told by [`Attempt::answer_of`](crate::Attempt::answer_of), and by its conversation.
+    ///
+    /// An executor that does not tell its parameters is refused when the pool is built. That are closures, for which the
+    /// [caller](Self::same_work_once_with) can tell, and all that may do more than answer: agents, commands, models with tools.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use workcrew::{Archive, NewUnit, Simulated, WorkPool};
+    /// # use workcrew::{MemoryRepository, NewJob, Repository};
+    /// # let repository = MemoryRepository::new();
+    /// # let job = repository.create_job(&NewJob::named("a job"))?;
+    /// let model = Simulated::new().latency(Duration::ZERO, Duration::from_millis(5));
+    /// let pool = WorkPool::builder(job.id, model, repository.clone()).same_work_once().start()?;
+    /// for unit in ["monday", "tuesday", "wednesday"] {
+    ///     pool.enqueue(NewUnit::new(unit), "What is the capital of France?")?;
+    /// }
+    /// pool.wait_for_completion();
+    /// let units = ["monday", "tuesday", "wednesday"].map(|unit| repository.unit(job.id, unit).unwrap());
+    /// assert!(units.iter().all(|unit| unit.output == units[0].output));
+    /// assert_eq!(units.iter().filter(|unit| unit.tokens.total() > 0).count(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn same_work_once(mut self) -> Self {
+        self.settings.same_work = Some(ToldBy::Executor);
+        self
+    }
+
+    /// The same for an executor that does not tell what its answers depend on besides the prompt: these are the parameters. They must be all
+    /// that [counts](Executor::parameters), and others for each executor on the repository that answers otherwise.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicU32, Ordering};
+    /// use serde_json::json;
+    /// use workcrew::{Call, NewUnit, WorkPool, WorkResult};
+    /// # use workcrew::{MemoryRepository, NewJob, Repository};
+    /// # let repository = MemoryRepository::new();
+    /// # let job = repository.create_job(&NewJob::named("a job"))?;
+    /// let count = Arc::new(AtomicU32::new(0));
+    /// let counted = Arc::clone(&count);
+    /// let shout = move |call: &Call<'_>| {
+    ///     counted.fetch_add(1, Ordering::Relaxed);
+    ///     Ok(WorkResult::text(call.prompt().to_uppercase()))
+    /// };
+    /// let pool = WorkPool::builder(job.id, shout, repository).same_work_once_with(json!({ "shouting": 1 })).start()?;
+    /// for number in 0..10 {
+    ///     pool.enqueue(NewUnit::new(number.to_string()), "hello")?;
+    /// }
+    /// pool.wait_for_completion();
+    /// assert_eq!((pool.stats().completed, count.load(Ordering::Relaxed)), (10, 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn same_work_once_with(mut self, parameters: impl Into<Value>) -> Self {
+        self.settings.same_work = Some(ToldBy::Caller(Parameters::of(&parameters.into())));
+        self
+    }
+
     /// What an attempt is taken to cost where a budget counts, until the first ones have ended and unless the executor
     /// [can tell](Executor::estimate) (half a dollar). The higher, the fewer begin together while nobody knows.
     pub fn expected_cost(mut self, cost: Money) -> Self {
@@ -385,12 +459,13 @@ impl WorkPoolBuilder {
     ///
     /// # Errors
     ///
-    /// If a setting makes no sense, or there is no such job.
+    /// If a setting makes no sense, also for this executor, or there is no such job.
     pub fn build(mut self) -> Result<WorkPool, StartError> {
         self.settings.check()?;
         if let Some(label) = self.label {
             self.settings.label = label;
         }
+        let parameters = self.settings.parameters_of(&*self.executor)?;
         let job = self.repository.job(self.job_id).map_err(StartError::Repository)?;
         let core = Arc::new(Core::new(Parts {
             settings: self.settings,
@@ -402,6 +477,7 @@ impl WorkPoolBuilder {
             repository: self.repository,
             clock: self.clock,
             callbacks: self.callbacks,
+            parameters,
         }));
         self.handle.set(&core);
         Ok(WorkPool::new(core, self.init_hook))

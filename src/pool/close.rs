@@ -64,7 +64,8 @@ pub(super) fn close(
         core.ready.session_stayed(&tie.key, cell.number, core.now_ms());
         homes::stayed(core, &tie.key, &cell.id);
     }
-    if !execution.has_begun() {
+    // One that takes another's answer has it, and what it costs.
+    if !execution.has_begun() && !matches!(end.how, How::Finish(Ending::Completed)) {
         tell_unexecuted(core, execution);
     }
     let captured = execution.capture(core, &end.result);
@@ -73,7 +74,11 @@ pub(super) fn close(
         execution.tell_session(core, session_id);
     }
     let closed = match &mut end.how {
-        How::Finish(ending) => finish(core, execution, ending, report_of(ending.clone(), &end.result, &captured)),
+        How::Finish(ending) => {
+            let mut report = report_of(ending.clone(), &end.result, &captured);
+            report.answer_of = end.answer_of;
+            finish(core, execution, ending, report)
+        }
         How::Release { after, reason, failure } => {
             let progress = captured.progress(failure.clone());
             give_back(core, execution, *after, reason, &progress)
@@ -84,6 +89,9 @@ pub(super) fn close(
         core.ready.money_may_be_left();
         // There is one fewer under way.
         core.turns.wake_first();
+    }
+    if let Some(same_work) = &core.same_work {
+        same_work.ended(execution.claim.lease.attempt());
     }
     let left = left_if_stopped(&closed);
     cell.note_stored(execution, left);
@@ -177,7 +185,7 @@ fn finish(
 }
 
 fn without_result(report: &mut AttemptReport) {
-    (report.result, report.output) = (None, None);
+    (report.result, report.output, report.answer_of) = (None, None, None);
     report.output_files.clear();
 }
 

@@ -20,6 +20,7 @@ use super::ready::{Coming, HoldEnd, Ready};
 use super::registry::Registry;
 use super::reporter::Report;
 use super::runtime::WorkerRuntime;
+use super::same_work::SameWork;
 use super::scheduler::{self, Scheduler};
 use super::settings::Settings;
 use super::stats::Summary;
@@ -36,6 +37,7 @@ use crate::limits::Expectation;
 use crate::nudge::Nudge;
 use crate::panics;
 use crate::repository::{Claimant, Repository, Slot};
+use crate::same_work::Parameters;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use crate::unit::{NewUnit, UnitKey, UnitStatus, WorkUnit};
@@ -62,6 +64,8 @@ pub(super) struct Core {
     /// Who waits for its turn to ask it.
     pub(super) turns: TurnLine,
     expectation: Expectation,
+    /// What it knows to do the same work once, if it does.
+    pub(super) same_work: Option<SameWork>,
     repository: Arc<dyn Repository>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) callbacks: Callbacks,
@@ -113,6 +117,8 @@ pub(super) struct Parts {
     pub(super) repository: Arc<dyn Repository>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) callbacks: Callbacks,
+    /// By what the same work is told, if it is done once.
+    pub(super) parameters: Option<Parameters>,
 }
 
 impl Core {
@@ -124,6 +130,7 @@ impl Core {
             answer_tokens: parts.executor.answer_tokens(),
             turns: TurnLine::default(),
             expectation: parts.settings.expectation.estimate(parts.executor.estimate()),
+            same_work: parts.parameters.map(|parameters| SameWork::new(parts.executor.name(), parameters)),
             registry: Registry::new(),
             ready: Ready::new(
                 parts.settings.crew(),
@@ -234,9 +241,17 @@ impl Core {
         let is_news = self.ready.hold(reason, end);
         if is_news {
             self.heartbeat.wake();
-            self.turns.wake_all();
+            self.wake_waiting();
         }
         is_news
+    }
+
+    /// Who waits in its slot, for its turn or for the answer of another, looks whether it is still to.
+    pub(super) fn wake_waiting(&self) {
+        self.turns.wake_all();
+        if let Some(same_work) = &self.same_work {
+            same_work.wake_all();
+        }
     }
 
     /// Ends a hold; with a time, only one that ends by itself by then.

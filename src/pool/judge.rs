@@ -18,7 +18,7 @@ use chrono::{DateTime, Utc};
 use super::core::Core;
 use super::cost_limit;
 use super::execution::Execution;
-use crate::attempt::{Ending, Failure, FailureKind, Next};
+use crate::attempt::{AttemptKey, Ending, Failure, FailureKind, Next};
 use crate::executor::{CancelReason, ExecuteError, Then, WorkResult};
 
 /// How an execution is to be stored.
@@ -30,6 +30,8 @@ pub(super) struct End {
     pub(super) hold: Option<(Option<DateTime<Utc>>, String)>,
     /// Why the worker is not to be trusted any more, if it is not.
     pub(super) crash: Option<String>,
+    /// Whose answer the result is, if it is another's.
+    pub(super) answer_of: Option<AttemptKey>,
 }
 
 /// The ways to store it.
@@ -50,7 +52,7 @@ pub(super) enum How {
 
 impl End {
     pub(super) fn new(how: How) -> End {
-        End { how, result: WorkResult::empty(), hold: None, crash: None }
+        End { how, result: WorkResult::empty(), hold: None, crash: None, answer_of: None }
     }
 }
 

@@ -8,8 +8,8 @@
 //!    one (`slot`). One call of the repository stores the unit, claims it and starts it; then it goes into the worker's inbox (`submit`).
 //!    [`WorkPool::enqueue`] does the same if a worker is free; if not, it only stores the unit, which waits in line (`enqueue`,
 //!    `queue`, `line`) until the `claimer` finds a place for it.
-//! 3. The worker's thread runs it (`run`): renders the prompt if there is a template, and gives the executor a
-//!    [`Call`](crate::Call). What the executor tells meanwhile is stored as it comes (`execution`).
+//! 3. The worker's thread runs it (`run`): renders the prompt if there is a template, looks whether the same is done already (`same_work`),
+//!    waits for its turn (`turn`), and gives the executor a [`Call`](crate::Call). What the executor tells meanwhile is stored as it comes (`execution`).
 //! 4. How it came back is judged (`judge`) and stored in one transaction; then the callback runs (`close`); then the
 //!    place is free; then whoever waits for the unit is woken.
 //!    While a thread is in [`WorkPool::process_pending`] or [`WorkPool::follow`], the claimer also takes units that nobody has accepted (`pull`).
@@ -77,6 +77,7 @@ mod residence;
 mod retry;
 mod run;
 mod runtime;
+mod same_work;
 mod scaling;
 mod scheduler;
 mod sessions;

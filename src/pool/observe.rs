@@ -43,7 +43,7 @@ use crate::worker::WorkerId;
 #[serde(tag = "event", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// An execution begins.
+    /// An execution begins. An attempt that takes [the answer of another](super::WorkPoolBuilder::same_work_once) is not executed.
     AttemptStarted {
         /// Of which unit.
         unit_id: &'a UnitId,

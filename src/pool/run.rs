@@ -15,9 +15,8 @@ use super::ledger::Left;
 use super::lock::assert_none_held;
 use super::observe::Event;
 use super::ready::Stop;
-use super::slot;
 use super::slot::Slot;
-use super::turn;
+use super::{same_work, slot, turn};
 use crate::attempt::{AttemptReport, Beginning, Ending, Failure, FailureKind, Next};
 use crate::error::RepositoryError;
 use crate::executor::process::end_orphans;
@@ -170,6 +169,10 @@ fn execute(core: &Core, cell: &WorkerCell, execution: &Execution) -> End {
         return end;
     }
     let prompt = rendered.as_deref().or(unit.prompt.as_deref()).unwrap_or_default();
+    // What is answered already needs no turn, and who waits for another takes none.
+    if let Some(end) = same_work::end_with_answer(core, execution, prompt) {
+        return end;
+    }
     if let Some(end) = turn::end_without_turn(core, execution, prompt) {
         return end;
     }
@@ -227,6 +230,12 @@ pub(super) fn end_before_start(core: &Core, execution: &Execution) -> Option<End
         Some(Stop::Drain) => None,
         None => core.ready.hold_reason().map(|reason| release(&format!("the pool is held: {reason}"))),
     }
+}
+
+/// The same for what waits in its slot and has not begun. Nor does anything begin that way once the pool stops, in whatever way.
+pub(super) fn end_while_waiting(core: &Core, execution: &Execution) -> Option<End> {
+    let is_over = execution.cancel.is_cancelled() || core.ready.stop_mode().is_some();
+    end_before_start(core, execution).or_else(|| is_over.then(|| release("the pool stops")))
 }
 
 /// What is to be sent, where it has to be made from a template.

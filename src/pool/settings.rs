@@ -6,11 +6,13 @@ use super::capacity::{CapacityStrategy, WORKER_CAPACITY_LIMIT};
 use super::error::StartError;
 use super::ready::CrewLimits;
 use super::retry::RetryPolicy;
+use super::same_work::ToldBy;
 use super::scaling::Scaling;
 use crate::executor::Executor;
 use crate::limits::{Expectation, RateLimits};
 use crate::money::Money;
 use crate::repository::rules;
+use crate::same_work::Parameters;
 use crate::unit::Affinity;
 
 /// The most workers a pool may have.
@@ -50,6 +52,8 @@ pub(super) struct Settings {
     pub(super) budget: Option<Money>,
     pub(super) rate_limits: Option<RateLimits>,
     pub(super) provider: Option<String>,
+    /// By what the same work is told, if it is done once.
+    pub(super) same_work: Option<ToldBy>,
     pub(super) expectation: Expectation,
     pub(super) label: String,
 }
@@ -85,6 +89,7 @@ impl Default for Settings {
             budget: None,
             rate_limits: None,
             provider: None,
+            same_work: None,
             expectation: Expectation::default(),
             label: "workcrew".to_owned(),
         }
@@ -177,6 +182,21 @@ impl Settings {
     pub(super) fn provider_of(&self, executor: &dyn Executor) -> Option<String> {
         let named = self.provider.clone().or_else(|| executor.provider());
         named.or_else(|| self.rate_limits.map(|_| executor.name().to_owned()))
+    }
+
+    /// What the executor's answers depend on besides the prompt, if the same work is to be done once.
+    pub(super) fn parameters_of(&self, executor: &dyn Executor) -> Result<Option<Parameters>, StartError> {
+        match self.same_work {
+            None => Ok(None),
+            Some(ToldBy::Caller(parameters)) => Ok(Some(parameters)),
+            Some(ToldBy::Executor) => executor.parameters().map(Some).ok_or_else(|| {
+                let name = executor.name();
+                let problem = format!(
+                    "cannot be kept: the executor `{name}` does not tell what its answers depend on besides the prompt"
+                );
+                StartError::Setting { name: "same_work_once", problem }
+            }),
+        }
     }
 
     pub(super) fn crew(&self) -> CrewLimits {

@@ -10,7 +10,7 @@ use super::core::Core;
 use super::execution::Execution;
 use super::judge::{End, How, release};
 use super::provider;
-use super::run::end_before_start;
+use super::run::end_while_waiting;
 use super::turn_line::Stage;
 use crate::error::RepositoryError;
 use crate::executor::{ExecuteError, kinds};
@@ -30,11 +30,7 @@ enum NoTurn {
 /// Waits for the first turn of an attempt. `None` once it has it.
 pub(super) fn end_without_turn(core: &Core, execution: &Execution, prompt: &str) -> Option<End> {
     let ask = Ask::of_bytes(prompt.len(), core.answer_tokens);
-    let is_over = || match (execution.cancel.is_cancelled(), core.ready.stop_mode()) {
-        (false, None) => end_before_start(core, execution),
-        _ => end_before_start(core, execution).or_else(|| Some(release("the pool stops"))),
-    };
-    match wait(core, execution, Stage::Begins, &ask, is_over).err()? {
+    match wait(core, execution, Stage::Begins, &ask, || end_while_waiting(core, execution)).err()? {
         NoTurn::Ends(end) => Some(*end),
         NoTurn::Held(hold) => {
             provider::obey(core, &hold);

@@ -71,6 +71,9 @@
 //! same provider (see [`crate::limits`]). While a provider is [held](Repository::hold) there are none, whatever the limits are. Both are measured
 //! by the machine's clock, not by the calendar; turns do not outlive a restart of the machine, holds do.
 //!
+//! **The same work**, told by its [key](WorkKey), belongs to the attempt that [asked](Repository::share) for it first, until that has ended
+//! without an answer that can be handed on, as [`Shared`] tells. That counts for all owners and jobs.
+//!
 //! **Workers.** A claim adds one to the load of its worker, whose row it creates if need be; whatever ends the
 //! attempt takes it off again, adds the execution time, and counts: COMPLETED as completed; FAILED,
 //! TIMED_OUT and LOST as failed.
@@ -93,6 +96,7 @@ pub use self::requests::{
     Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Insertion, Intake, News, Purged, Requeued, Scope, Slot,
     Submitted, Swept,
 };
+pub use self::sharing::{Shared, SharedBy};
 pub use self::views::{
     AttemptSummary, Costs, Counts, JobEntry, JournalEntry, LeaseView, MESSAGE_LIMIT_BYTES, ModelCost, PAGE_LIMIT,
     PAGE_LIMIT_BYTES, PARTIAL_LIMIT_BYTES, PURGE_LIMIT, Page, STATE_LIMIT_BYTES, Staleness, StoredInputs, UnitFilter,
@@ -105,6 +109,7 @@ use crate::job::{Job, JobChange, JobId, NewJob};
 use crate::lease::{Backpressure, Claim, Held, Lease, NewOwner, Owner, OwnerId, OwnerState};
 use crate::limits::{Account, AccountHolder, Ask, NewHold, ProviderHold, RateLimits, Turn};
 use crate::money::Charge;
+use crate::same_work::WorkKey;
 use crate::unit::{NewUnit, UnitKey, WorkUnit};
 use crate::worker::{Worker, WorkerChange};
 
@@ -115,6 +120,7 @@ mod listeners;
 pub mod memory;
 mod requests;
 pub(crate) mod rules;
+pub(crate) mod sharing;
 #[cfg(any(feature = "sqlite", feature = "sqlite-system"))]
 pub mod sqlite;
 mod views;
@@ -431,7 +437,15 @@ pub trait Repository: Archive {
         Ok(false)
     }
 
+    /// Says whose a piece of work is; nobody's becomes the attempt's own. A repository that keeps no such thing lets everybody work.
+    fn share(&self, lease: &Lease, key: &WorkKey) -> Result<Shared> {
+        let _ = (lease, key);
+        Ok(Shared::Yours)
+    }
+
     /// Ends an attempt, and the unit with it unless another attempt may follow.
+    ///
+    /// If the answer is said to be another attempt's, it must be the same, and that attempt COMPLETED.
     ///
     /// A retry that the unit has no attempt left for is a failure. After a cancel request
     /// every ending makes the unit CANCELLED; the result stays on the attempt. A unit that

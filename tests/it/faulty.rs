@@ -10,7 +10,9 @@ use workcrew::audit::verify::Verify;
 use workcrew::clock::{Clock, ManualClock};
 use workcrew::repository::sqlite::SqliteOptions;
 use workcrew::repository::{By, ClaimRequest, Claimant, Intake, Result, Scope, Slot, Submitted, UnitFilter};
+use workcrew::same_work::{Parameters, WorkKey};
 use workcrew::testing::{Fault, FaultyRepository, Verb};
+use workcrew::unit::UnitOptions;
 use workcrew::worker::WorkerChange;
 use workcrew::{
     Archive, AttemptReport, Beginning, Charge, Claim, Failure, FailureKind, JobChange, JobId, Lease, Message, Money,
@@ -251,6 +253,15 @@ const CASES: &[Case] = &[
         verb: Verb::CheckpointAt,
         state: State::Processing,
         call: |world| shown(world.faulty.checkpoint_at(&world.lease(), &json!({ "step": 2 }))),
+        again: Again::Same,
+    },
+    Case {
+        verb: Verb::Share,
+        state: State::Processing,
+        call: |world| {
+            let key = WorkKey::of("a test", &Parameters::of(&json!(1)), &UnitOptions::default(), "do it");
+            shown(world.faulty.share(&world.lease(), &key))
+        },
         again: Again::Same,
     },
     Case {

@@ -7,6 +7,7 @@ mod limits;
 mod pauses;
 mod provider;
 mod real_api;
+mod same_work;
 mod secrets;
 mod sessions;
 mod speech;

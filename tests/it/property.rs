@@ -4,8 +4,9 @@
 //! `WORKCREW_SEED` repeats a run, `PROPTEST_CASES` sets how many histories it has.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Debug;
+use std::mem::Discriminant;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -22,9 +23,10 @@ use workcrew::limits::{AccountHolder, Estimate, Expectation};
 use workcrew::repository::sqlite::SqliteOptions;
 use workcrew::repository::{
     Archive, By, ClaimRequest, Claimant, Insertion, Intake, JournalEntry, PAGE_LIMIT, PAGE_LIMIT_BYTES, Page,
-    Repository, RepositoryError, Scope, Slot, Submitted, UnitFilter,
+    Repository, RepositoryError, Scope, Shared, Slot, Submitted, UnitFilter,
 };
-use workcrew::unit::Change;
+use workcrew::same_work::{Parameters, WorkKey};
+use workcrew::unit::{Change, UnitOptions};
 use workcrew::worker::WorkerChange;
 use workcrew::{
     AttemptReport, Beginning, Charge, Ending, Failure, FailureKind, JobChange, JobId, Lease, MemoryRepository, Message,
@@ -106,6 +108,11 @@ enum Operation {
     },
     FinishAgain {
         report: usize,
+    },
+    Share {
+        lease: usize,
+        work: u8,
+        goes_on: bool,
     },
     Release {
         lease: usize,
@@ -377,6 +384,8 @@ fn operation() -> impl Strategy<Value = Operation> {
         3 => (lease(), value).prop_map(|(lease, value)| O::Checkpoint { lease, value }),
         20 => (lease(), report()).prop_map(|(lease, report)| O::Finish { lease, report }),
         3 => (0..20_usize).prop_map(|report| O::FinishAgain { report }),
+        20 => (lease(), 0..2_u8, any::<bool>())
+            .prop_map(|(lease, work, goes_on)| O::Share { lease, work, goes_on }),
         5 => (lease(), after_ms).prop_map(|(lease, after_ms)| O::Release { lease, after_ms }),
         3 => (owner(), ttl_ms()).prop_map(|(owner, ttl_ms)| O::Renew { owner, ttl_ms }),
         9 => prop_oneof![1 => 0..4_usize, 1 => Just(usize::MAX)].prop_map(|limit| O::Expire { limit }),
@@ -422,10 +431,13 @@ struct World {
     tokens: i64,
     /// How often a slot got the unit that it was for.
     wishes_granted: u32,
+    /// How often each answer was given to who asked whose a piece of work is.
+    shares: Shares,
     _folder: TempDir,
 }
 
 type Checked<T> = Result<T, TestCaseError>;
+type Shares = HashMap<Discriminant<Shared>, u32>;
 
 impl World {
     fn new() -> Checked<World> {
@@ -441,6 +453,7 @@ impl World {
             reports: Vec::new(),
             tokens: 0,
             wishes_granted: 0,
+            shares: Shares::new(),
             _folder: folder,
         };
         world.open();
@@ -632,6 +645,7 @@ impl World {
         | O::Progress { lease, .. }
         | O::Checkpoint { lease, .. }
         | O::Finish { lease, .. }
+        | O::Share { lease, .. }
         | O::Release { lease, .. }
         | O::FinishAgain { report: lease }) = operation
         else {
@@ -672,11 +686,39 @@ impl World {
                 let (lease, report) = &self.reports[report % self.reports.len()];
                 self.both(|repository| repository.finish(lease, report))?;
             }
+            O::Share { work, goes_on, .. } => self.share(&lease, *work, *goes_on)?,
             O::Release { after_ms, .. } => {
                 let after = after_ms.map(Duration::from_millis);
                 self.both(|repository| repository.release(&lease, after, "shutting down"))?;
             }
             _ => {}
+        }
+        Ok(())
+    }
+
+    /// Asks whose a piece of work is, also by sending it again. Whose it is may do it; whose answer is there may take it.
+    fn share(&mut self, lease: &Lease, work: u8, goes_on: bool) -> Checked<()> {
+        let parameters = Parameters::of(&json!(work));
+        let key = WorkKey::of("history", &parameters, &UnitOptions::default(), "the same");
+        let shared = self.both(|repository| repository.share(lease, &key))?;
+        prop_assert_eq!(&self.both(|repository| repository.share(lease, &key))?, &shared);
+        let Some(shared) = shared else { return Ok(()) };
+        *self.shares.entry(std::mem::discriminant(&shared)).or_default() += 1;
+        let report = match shared {
+            Shared::Yours => AttemptReport::completed().output("the answer").result(json!({ "number": 0.1 })),
+            Shared::InFlight(_) => return Ok(()),
+            Shared::Answered(by) => {
+                let left = self.both(|repository| repository.attempt_result(by.attempt))?.expect("it is there");
+                let mut report = AttemptReport::completed().answer_of(by.attempt);
+                report.output = left.output;
+                report.result = left.result.map(|json| serde_json::from_slice(json.as_bytes()).unwrap());
+                report
+            }
+        };
+        if goes_on {
+            self.both(|repository| repository.start(lease, &Beginning::default()))?;
+            self.both(|repository| repository.finish(lease, &report))?;
+            self.reports.push((lease.clone(), report));
         }
         Ok(())
     }
@@ -853,8 +895,8 @@ fn slot(worker: usize) -> Slot {
     if worker < 2 { Slot::new(id) } else { Slot::with_capacity(id, 2) }
 }
 
-/// Tells which changes there were, and how often a slot got the unit that it was for.
-fn tell(operations: &[Operation]) -> Checked<(BTreeSet<Change>, u32)> {
+/// Tells which changes there were, how often a slot got the unit that it was for, and which answers there were about the same work.
+fn tell(operations: &[Operation]) -> Checked<(BTreeSet<Change>, u32, Shares)> {
     let mut world = World::new()?;
     for (number, operation) in operations.iter().enumerate() {
         let step = world.step(operation).and_then(|()| world.units());
@@ -862,7 +904,7 @@ fn tell(operations: &[Operation]) -> Checked<(BTreeSet<Change>, u32)> {
     }
     let journal = world.compare()?;
     world.verify()?;
-    Ok((journal.iter().map(|row| row.change).collect(), world.wishes_granted))
+    Ok((journal.iter().map(|row| row.change).collect(), world.wishes_granted, world.shares))
 }
 
 #[test]
@@ -875,9 +917,13 @@ fn memory_and_sqlite_answer_alike_and_keep_the_same_record_whatever_happens() {
     let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
 
     let (seen, wishes_granted) = (RefCell::new(BTreeMap::<Change, u32>::new()), Cell::new(0));
+    let shares = RefCell::new(Shares::new());
     let outcome = runner.run(&history(), |operations| {
-        let (changes, wishes) = tell(&operations)?;
+        let (changes, wishes, shared) = tell(&operations)?;
         wishes_granted.set(wishes_granted.get() + wishes);
+        for (answer, count) in shared {
+            *shares.borrow_mut().entry(answer).or_default() += count;
+        }
         for change in changes {
             *seen.borrow_mut().entry(change).or_default() += 1;
         }
@@ -893,6 +939,7 @@ fn memory_and_sqlite_answer_alike_and_keep_the_same_record_whatever_happens() {
         let missing: Vec<&Change> = Change::ALL.iter().filter(|change| !seen.contains_key(change)).collect();
         assert!(missing.is_empty(), "WORKCREW_SEED={seed}: no history had {missing:?}");
         assert!(wishes_granted > 0, "WORKCREW_SEED={seed}: no slot got the unit that it was for");
+        assert_eq!(shares.into_inner().len(), 3, "WORKCREW_SEED={seed}: nobody waited for another, or took its answer");
     }
 }
 

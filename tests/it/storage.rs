@@ -861,9 +861,12 @@ fn a_database_from_before_anybody_counted_knows_what_is_left_of_its_budgets() {
     Connection::open(&path)
         .unwrap()
         .execute_batch(
-            "DROP TABLE turns;
+            "DROP TABLE works;
+             DROP TABLE turns;
              DROP TABLE rate_windows;
              DROP TABLE holds;
+             ALTER TABLE attempts DROP COLUMN answer_of_attempt;
+             ALTER TABLE attempts DROP COLUMN answer_of_unit;
              DROP TABLE accounts;
              ALTER TABLE attempts DROP COLUMN expected;
              ALTER TABLE owners DROP COLUMN budget;

@@ -26,6 +26,7 @@ mod load;
 mod pausing;
 mod pulling;
 mod races;
+mod same_work;
 mod stopping;
 mod timing;
 mod watch;

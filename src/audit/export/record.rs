@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{Export, ExportError};
-use crate::attempt::{Attempt, Failure, Outcome, OutputFile, Process, Provenance, ResultHashes};
+use crate::attempt::{Attempt, AttemptKey, Failure, Outcome, OutputFile, Process, Provenance, ResultHashes};
 use crate::audit::cost::cost_of;
 use crate::chain::Hash;
 use crate::conversation::{Part, Raw, Role, StoredMessage, Truncation, from_json_within};
@@ -190,6 +190,9 @@ pub struct AttemptRecord {
     pub head: Option<Hash>,
     /// How many messages could not be stored.
     pub messages_lost: u32,
+    /// Whose answer it has, if that is another attempt's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer_of: Option<AttemptKey>,
     /// The conversation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub messages: Vec<MessageRecord>,
@@ -359,6 +362,7 @@ impl Export<'_> {
             message_count: attempt.message_count,
             head: attempt.head,
             messages_lost: attempt.messages_lost,
+            answer_of: attempt.answer_of,
             messages: Vec::new(),
         })
     }

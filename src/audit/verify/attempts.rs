@@ -8,6 +8,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::job::JobId;
 use crate::process::Process;
 use crate::repository::Result;
+use crate::repository::sharing::is_answer_of;
 
 impl Audit<'_> {
     pub(super) fn attempt(
@@ -31,6 +32,7 @@ impl Audit<'_> {
             Some(_) => check_process(attempt, notes),
         }
         self.result(subject, job_id, attempt, history)?;
+        self.answer_of(subject, attempt)?;
         self.conversation(subject, attempt, history)
     }
 
@@ -70,6 +72,22 @@ impl Audit<'_> {
         let digest = result.digest(attempt, &charges);
         if told.end.is_some() && told.digest != Some(digest) {
             let problem = "how it ended, what it left, or what it cost is not what the journal says";
+            self.findings.add(Invariant::I13, subject, problem);
+        }
+        Ok(())
+    }
+
+    /// An answer that is another's is the one that it gave, also if that was purged since.
+    fn answer_of(&mut self, subject: &str, attempt: &Attempt) -> Result<()> {
+        let Some(of) = attempt.answer_of else { return Ok(()) };
+        let attempts = self.archive.attempts(of.unit);
+        let other = self.readable(subject, attempts)?.into_iter().flatten().find(|other| other.key == of);
+        let (own, others) = (self.archive.attempt_result(attempt.key), self.archive.attempt_result(of));
+        let (own, others) = (self.readable(subject, own)?, self.readable(subject, others)?);
+        let (Some(other), Some(own), Some(others)) = (other, own, others) else { return Ok(()) };
+        if !is_answer_of(&own.hashes(attempt), &other, &others) {
+            let problem =
+                format!("its answer is not that of attempt {} of the unit with the key {}", of.number, of.unit.0);
             self.findings.add(Invariant::I13, subject, problem);
         }
         Ok(())

@@ -76,7 +76,7 @@ impl Batch {
     ) -> Result<Batch, Trouble> {
         check_jobs(&repository, &database)?;
         let execution = terms.execution(&job)?;
-        let executor = execution.executor.make(execution.kind)?;
+        let executor = execution.make()?;
         let job = terms.keep(&repository, job)?;
         Ok(Batch { database, repository, job, options, executor, execution })
     }
@@ -99,7 +99,7 @@ impl Batch {
 
     /// A pool of so many workers, and nothing that watches over it.
     pub fn pool(self, workers: usize, board: &Board, events: Option<Arc<Events>>) -> Result<WorkPool, Trouble> {
-        let Execution { warning, note, timeout, expected_cost, rate_limits, .. } = self.execution;
+        let Execution { warning, note, timeout, expected_cost, rate_limits, same_work_once, .. } = self.execution;
         warning.iter().for_each(|warning| notes::tell(warning));
         note.iter().filter(|_| self.options.telling() == Telling::People).for_each(|note| notes::tell(note));
         let (board, job) = (board.clone(), self.job.name);
@@ -115,6 +115,7 @@ impl Batch {
             });
         let builder = expected_cost.into_iter().fold(builder, |builder, cost| builder.expected_cost(cost));
         let builder = rate_limits.into_iter().fold(builder, |builder, limits| builder.rate_limits(limits));
+        let builder = if same_work_once { builder.same_work_once() } else { builder };
         Ok(builder.start()?)
     }
 }

@@ -6,10 +6,11 @@
 use std::time::Duration;
 
 use clap::Args;
+use clap::builder::BoolishValueParser;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use workcrew::limits::RateLimits;
-use workcrew::{Job, JobChange, Money, NewJob, Repository, SqliteRepository};
+use workcrew::{Executor, Job, JobChange, Money, NewJob, Repository, SqliteRepository};
 
 use crate::by;
 use crate::executor::{ExecutorOptions, Kind};
@@ -23,7 +24,7 @@ use crate::trouble::Trouble;
 const TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
 /// The fields below that are kept, as they are called there.
-const KEPT: [&str; 4] = ["timeout", "expected_cost", "rates", "executor"];
+const KEPT: [&str; 5] = ["timeout", "expected_cost", "same_work_once", "rates", "executor"];
 
 #[derive(Args, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -40,6 +41,10 @@ pub struct Terms {
     #[arg(long, value_name = "DOLLARS", value_parser = print::dollars)]
     #[serde(skip_serializing_if = "Option::is_none")]
     expected_cost: Option<Money>,
+    /// Whether of units that need the same answer one is executed, and the others take its answer, also those of other jobs in the database; kept with the job [default: what was last said for the job, or no]
+    #[arg(long, value_name = "yes|no", num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_parser = BoolishValueParser::new())]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    same_work_once: Option<bool>,
     #[command(flatten)]
     #[serde(skip_serializing_if = "Rates::is_empty")]
     rates: Rates,
@@ -60,6 +65,7 @@ pub struct Execution {
     pub timeout: Duration,
     pub expected_cost: Option<Money>,
     pub rate_limits: Option<RateLimits>,
+    pub same_work_once: bool,
     /// What everybody is told of it, also who wants to hear nothing.
     pub warning: Option<String>,
     /// What others are told.
@@ -91,7 +97,7 @@ impl Terms {
 
     /// What the units of a job are executed with, or that nobody has said it.
     pub fn execution(&self, job: &Job) -> Result<Execution, Trouble> {
-        let Terms { executor, timeout, expected_cost, rates, .. } = self.over_kept(Some(job));
+        let Terms { executor, timeout, expected_cost, same_work_once, rates, .. } = self.over_kept(Some(job));
         let Some(kind) = executor.kind() else {
             return Err(Trouble::usage(format!(
                 "nobody has said what executes job `{}`: add --executor claude, codex, anthropic, openai or simulated, or a program behind --",
@@ -100,7 +106,8 @@ impl Terms {
         };
         let (warning, note) = self.told(kind, &executor);
         let timeout = timeout.unwrap_or(TIMEOUT);
-        Ok(Execution { kind, executor, timeout, expected_cost, rate_limits: rates.limits(), warning, note })
+        let (rate_limits, same_work_once) = (rates.limits(), same_work_once.unwrap_or_default());
+        Ok(Execution { kind, executor, timeout, expected_cost, rate_limits, same_work_once, warning, note })
     }
 
     /// Who has just said it knows it.
@@ -124,13 +131,17 @@ impl Terms {
 
     /// Checks that it makes sense for a job, which may be new, wherever that is executed then.
     pub fn check(&self, job: Option<&Job>) -> Result<(), Trouble> {
-        let executor = self.over_kept(job).executor;
-        executor.kind().map_or(Ok(()), |kind| executor.build(kind).map(drop))
+        let terms = self.over_kept(job);
+        let Some(kind) = terms.executor.kind() else { return Ok(()) };
+        let executor = terms.executor.build(kind)?;
+        check_same_work(terms.same_work_once.unwrap_or_default(), &*executor)
     }
 
     /// Checks that it can work here.
     pub fn check_here(&self) -> Result<(), Trouble> {
-        self.executor.kind().map_or(Ok(()), |kind| self.executor.make(kind).map(drop))
+        let Some(kind) = self.executor.kind() else { return Ok(()) };
+        let executor = self.executor.make(kind)?;
+        check_same_work(self.same_work_once.unwrap_or_default(), &*executor)
     }
 
     /// Keeps it with a job that is there, if it is another than what is kept.
@@ -166,6 +177,7 @@ impl Terms {
         Terms {
             timeout: self.timeout.or(kept.timeout),
             expected_cost: self.expected_cost.or(kept.expected_cost),
+            same_work_once: self.same_work_once.or(kept.same_work_once),
             rates: self.rates.clone().over(kept.rates),
             executor,
             ..Terms::default()
@@ -185,6 +197,26 @@ impl Terms {
             (_, own) => Ok(own),
         }
     }
+}
+
+impl Execution {
+    /// What executes the units, if it can work here and do what is asked for.
+    pub fn make(&self) -> Result<Box<dyn Executor>, Trouble> {
+        let executor = self.executor.make(self.kind)?;
+        check_same_work(self.same_work_once, &*executor)?;
+        Ok(executor)
+    }
+}
+
+/// Refuses to do the same work once with what may do more than answer.
+fn check_same_work(is_once: bool, executor: &dyn Executor) -> Result<(), Trouble> {
+    if !is_once || executor.parameters().is_some() {
+        return Ok(());
+    }
+    Err(Trouble::usage(format!(
+        "--same-work-once is for what does nothing but answer, and `{}` may do more: leave it out, or take it back with --same-work-once=no",
+        executor.name()
+    )))
 }
 
 /// What is kept with a job; `None` if that is something else, which is left alone.

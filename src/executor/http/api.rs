@@ -20,6 +20,7 @@ use crate::executor::{Call, ExecuteError, Executor, Unavailable, WorkResult};
 use crate::limits::Estimate;
 use crate::money::{Price, PriceTable};
 use crate::repository::Archive;
+use crate::same_work::Parameters;
 
 /// Asks a model over HTTP: an [`AnthropicApi`](super::AnthropicApi) or an [`OpenAiApi`](super::OpenAiApi).
 pub struct HttpApi<W: Wire> {
@@ -204,6 +205,11 @@ impl<W: Wire> Executor for HttpApi<W> {
 
     fn answer_tokens(&self) -> Option<u64> {
         self.settings.answer_tokens::<W>()
+    }
+
+    /// With tools there is no telling: they may do anything.
+    fn parameters(&self) -> Option<Parameters> {
+        self.settings.tools.is_empty().then(|| self.settings.parameters::<W>())
     }
 
     fn provenance(&self) -> Provenance {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::address::Address;
 use super::secret::Key;
@@ -16,6 +16,7 @@ use crate::executor::agent_cli::{option, recorded};
 use crate::limits::Estimate;
 use crate::money::{Price, PriceTable};
 use crate::repository::Archive;
+use crate::same_work::Parameters;
 
 /// How many requests an attempt may make, if nobody says so.
 const MAX_TURNS: u32 = 25;
@@ -105,6 +106,18 @@ impl Settings {
             }
         }
         body
+    }
+
+    /// All that an answer depends on besides the prompt: who is asked, and everything that is sent. With whose key does not count.
+    pub(super) fn parameters<W: Wire>(&self) -> Parameters {
+        let address = Address::of(&self.base_url, W::PATH).map(|address| address.shown);
+        let query = self.base_url.split_once('?').map(|(_, query)| query);
+        Parameters::of(&json!({
+            "address": address.unwrap_or_else(|_| self.base_url.clone()),
+            "query": query,
+            "headers": self.headers,
+            "body": self.body::<W>(&[]),
+        }))
     }
 
     /// What is recorded of every attempt: all that has a name of its own, and of what else was set only the names.

@@ -32,11 +32,14 @@ mod tests;
 use std::thread;
 use std::time::Duration;
 
+use serde_json::json;
+
 use self::attempt::Performance;
 use self::dice::Dice;
 use super::{Call, ExecuteError, Executor, WorkResult};
 use crate::attempt::Provenance;
 use crate::money::{Money, Price};
+use crate::same_work::Parameters;
 
 /// An executor that makes believable conversations from a seed.
 ///
@@ -232,6 +235,11 @@ impl Executor for Simulated {
 
     fn name(&self) -> &str {
         "simulated"
+    }
+
+    /// The name of a unit only throws the dice, as chance does with a real model.
+    fn parameters(&self) -> Option<Parameters> {
+        Some(Parameters::of(&json!({ "model": self.model, "seed": self.seed, "turns": self.turns_max })))
     }
 
     fn provenance(&self) -> Provenance {

@@ -76,6 +76,7 @@ mod questions;
 mod reading;
 mod requeueing;
 mod scene;
+mod sharing;
 mod soundness;
 mod starting;
 mod targeted;
@@ -186,6 +187,7 @@ pub fn cases() -> impl Iterator<Item = Case> {
         endings::CASES,
         budgets::CASES,
         providers::CASES,
+        sharing::CASES,
         owners_and_workers::CASES,
         reading::CASES,
         questions::CASES,

@@ -98,6 +98,7 @@ impl Store {
         };
         let closing = unit.standing().finished(&report.ending);
         rules::changed_unit(&unit.id, unit.status, closing.change)?;
+        self.check_answer(report, result.as_ref())?;
 
         self.keep_report(lease.attempt(), report, result);
         let reason = closing.failure.as_ref().map(|failure| failure.kind.to_string());
@@ -111,6 +112,7 @@ impl Store {
         record.result.output.clone_from(&report.output);
         record.result.output_files.clone_from(&report.output_files);
         record.attempt.messages_lost += report.messages_lost;
+        record.attempt.answer_of = report.answer_of;
         if report.session_id.is_some() {
             record.attempt.session_id.clone_from(&report.session_id);
         }

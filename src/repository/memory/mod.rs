@@ -5,12 +5,13 @@
 //! and most verbs look at every unit. A few ten thousand units are fine.
 //!
 //! Here are the types and what locks them; `store` has the records, `read` reads them, and the verbs
-//! are in `intake`, `execution` and `upkeep`. A verb checks everything before it changes anything.
+//! are in `intake`, `execution`, `sharing` and `upkeep`. A verb checks everything before it changes anything.
 
 mod execution;
 mod intake;
 mod providers;
 mod read;
+mod sharing;
 mod store;
 mod upkeep;
 
@@ -26,7 +27,8 @@ use super::listeners::Listeners;
 use super::rules::{self, End};
 use super::{
     Archive, Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Costs, Counts, Insertion, Intake, JobEntry,
-    JournalEntry, LeaseView, News, Page, Purged, Repository, Result, Slot, StoredInputs, Submitted, Swept, UnitFilter,
+    JournalEntry, LeaseView, News, Page, Purged, Repository, Result, Shared, Slot, StoredInputs, Submitted, Swept,
+    UnitFilter,
 };
 use crate::attempt::{Attempt, AttemptKey, AttemptReport, AttemptResult, Beginning, Progress};
 use crate::clock::{Clock, Moment, SystemClock};
@@ -35,6 +37,7 @@ use crate::job::{Job, JobChange, JobId, NewJob};
 use crate::lease::{Claim, Held, Lease, NewOwner, Owner, OwnerId, OwnerState};
 use crate::limits::{Account, AccountHolder, Ask, NewHold, ProviderHold, RateLimits, Turn};
 use crate::money::Charge;
+use crate::same_work::WorkKey;
 use crate::unit::{NewUnit, UnitKey, WorkUnit};
 use crate::worker::{Worker, WorkerChange};
 
@@ -310,6 +313,10 @@ impl Repository for MemoryRepository {
     fn lift(&self, provider: &str) -> Result<bool> {
         let boot_id = self.clock.boot_id();
         Ok(self.change(|store, now| store.lift(provider, now, &boot_id)))
+    }
+
+    fn share(&self, lease: &Lease, key: &WorkKey) -> Result<Shared> {
+        self.store().share(lease, key)
     }
 
     fn finish(&self, lease: &Lease, report: &AttemptReport) -> Result<Closed> {

@@ -16,6 +16,7 @@ use crate::limits::{Account, AccountHolder, StoredHold};
 use crate::money::{Charge, Money};
 use crate::repository::rules::{self, Pause};
 use crate::repository::{By, JobEntry, JournalEntry, RepositoryError, Result};
+use crate::same_work::WorkKey;
 use crate::unit::{Change, Inputs, NewUnit, UnitId, UnitKey, UnitOptions, UnitStatus, unit_digest};
 use crate::worker::{Worker, WorkerId};
 
@@ -39,6 +40,8 @@ pub(super) struct Store {
     pub(super) turns: Vec<TakenTurn>,
     /// By provider, with those that are over.
     pub(super) holds: BTreeMap<String, StoredHold>,
+    /// The attempt that has each piece of work.
+    pub(super) works: BTreeMap<WorkKey, AttemptKey>,
 }
 
 /// A unit as it is kept: what it is, and where it stands.

@@ -16,7 +16,7 @@ use crate::money::{Charge, Money};
 use crate::unit::UnitKey;
 
 /// The first version of the schema that has budgets.
-const SINCE_VERSION: u32 = 4;
+pub(super) const SINCE_VERSION: u32 = 4;
 
 /// Whether the file is of a version that has budgets.
 pub(super) fn are_known(connection: &Connection) -> rusqlite::Result<bool> {

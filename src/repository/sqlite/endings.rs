@@ -25,7 +25,7 @@ pub(super) struct ReportRow {
     pub(super) report: AttemptReport,
     result: Option<Raw>,
     /// Of result and output.
-    hashes: ResultHashes,
+    pub(super) hashes: ResultHashes,
 }
 
 impl ReportRow {
@@ -52,6 +52,7 @@ struct Left {
     charges: Vec<Charge>,
     session_id: Option<String>,
     messages_lost: u32,
+    answer_of: Option<AttemptKey>,
 }
 
 /// Who ends an attempt, and why.
@@ -77,6 +78,7 @@ impl Book<'_> {
         let Some(unit) = self.held(lease)? else { return self.finish_late(now, lease, row) };
         let closing = unit.standing().finished(&row.report.ending);
         rules::changed_unit(&unit.id, unit.status, closing.change)?;
+        self.check_answer(row)?;
         let left = self.store_report(lease, row)?;
         let actor = lease.owner.to_string();
         let reason = closing.failure.as_ref().map(|failure| failure.kind.as_str());
@@ -103,6 +105,7 @@ impl Book<'_> {
             charges,
             session_id: report.session_id.clone(),
             messages_lost: report.messages_lost,
+            answer_of: report.answer_of,
         })
     }
 
@@ -110,7 +113,7 @@ impl Book<'_> {
     fn left_behind(&self, attempt: AttemptKey) -> Answer<Left> {
         let result = read_attempt_result(self.connection, attempt)?;
         let charges = read_charges(self.connection, attempt)?;
-        Ok(Left { result, charges, session_id: None, messages_lost: 0 })
+        Ok(Left { result, charges, session_id: None, messages_lost: 0, answer_of: None })
     }
 
     fn store_result(
@@ -325,6 +328,7 @@ impl Book<'_> {
         if left.session_id.is_some() {
             attempt.session_id.clone_from(&left.session_id);
         }
+        attempt.answer_of = left.answer_of;
         self.write_end(&attempt)?;
         Ok(attempt)
     }
@@ -333,7 +337,8 @@ impl Book<'_> {
         let mut update = self.connection.prepare_cached(
             "UPDATE attempts
              SET ended_at = ?3, outcome = ?4, is_counted = ?5, failure_kind = ?6, failure_message = ?7,
-                 message_count = ?8, head = ?9, messages_lost = ?10, session_id = ?11
+                 message_count = ?8, head = ?9, messages_lost = ?10, session_id = ?11, answer_of_unit = ?12,
+                 answer_of_attempt = ?13
              WHERE unit_key = ?1 AND number = ?2",
         )?;
         update.execute(params![
@@ -348,6 +353,8 @@ impl Book<'_> {
             attempt.head.as_ref().map(Hash::as_bytes),
             attempt.messages_lost,
             attempt.session_id,
+            attempt.answer_of.map(|of| of.unit.0),
+            attempt.answer_of.map(|of| of.number),
         ])?;
         Ok(())
     }

@@ -8,6 +8,7 @@
 //! | `book` | an open transaction, the journal's chain, what the writer remembers |
 //! | `jobs`, `units`, `claims`, `attempts`, `endings`, `owners`, `purge` | the verbs, in the order a unit travels |
 //! | `accounts` | budgets, brought up to date as attempts begin and end |
+//! | `providers`, `sharing` | turns and holds; who does a piece of work that several need |
 //! | `messages`, `rows` | between rows and records |
 //! | `readers`, `read`, `backlog`, `archive`, `own_archive` | reading, beside the writer or without one |
 //! | `upkeep`, `health`, `wal`, `backup`, `compact` | the file as such: how it is, its log, a copy of it, its size |
@@ -53,6 +54,7 @@ mod read;
 mod readers;
 mod rows;
 pub(crate) mod search;
+mod sharing;
 mod units;
 mod upkeep;
 mod wal;
@@ -90,6 +92,7 @@ use crate::conversation::{Message, to_json};
 use crate::job::{Job, JobChange, JobId, NewJob};
 use crate::lease::{Backpressure, Claim, Held, Lease, NewOwner, OwnerId, OwnerState};
 use crate::limits::{Ask, NewHold, RateLimits, Turn};
+use crate::same_work::WorkKey;
 use crate::unit::{NewUnit, UnitKey, WorkUnit};
 use crate::worker::{Worker, WorkerChange};
 
@@ -401,6 +404,11 @@ impl Repository for SqliteRepository {
     fn lift(&self, provider: &str) -> Result<bool> {
         let (now, boot_id, provider) = (self.shared.clock.now(), self.shared.clock.boot_id(), provider.to_owned());
         self.run(Order::new("lift"), move |book| book.lift(now, &boot_id, &provider))
+    }
+
+    fn share(&self, lease: &Lease, key: &WorkKey) -> Result<super::Shared> {
+        let (lease, key) = (lease.clone(), *key);
+        self.run(Order::new("share").attempt(lease.attempt()), move |book| book.share(&lease, &key))
     }
 
     fn finish(&self, lease: &Lease, report: &AttemptReport) -> Result<Closed> {

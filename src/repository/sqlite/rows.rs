@@ -6,8 +6,8 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::accounts;
 use super::book::{Answer, Book};
+use super::{accounts, migrate, sharing};
 use crate::attempt::{Attempt, AttemptKey, AttemptResult, Failure, FailureKind, Outcome, OutputFile};
 use crate::chain::Hash;
 use crate::conversation::{Raw, from_json, to_json};
@@ -275,12 +275,18 @@ impl Book<'_> {
 /// The columns of an attempt.
 const ATTEMPT_COLUMNS: &str = "unit_key, number, fence, owner_id, worker_id, assigned_at, started_at, ended_at, \
      outcome, is_counted, failure_kind, failure_message, session_id, process, provenance, message_count, head, \
-     messages_lost, expected FROM attempts";
+     messages_lost, expected, answer_of_unit, answer_of_attempt FROM attempts";
 
-/// A query for attempts, as it is for files from before there were budgets if this is one.
+/// A query for attempts, without the columns that a file of an earlier version does not have.
 fn of_its_version(connection: &Connection, sql: String) -> rusqlite::Result<String> {
-    let has_expected = accounts::are_known(connection)?;
-    Ok(if has_expected { sql } else { sql.replace(", expected FROM", ", NULL FROM") })
+    let version = migrate::version(connection)?;
+    let since = [
+        (accounts::SINCE_VERSION, "expected"),
+        (sharing::SINCE_VERSION, "answer_of_unit"),
+        (sharing::SINCE_VERSION, "answer_of_attempt"),
+    ];
+    let missing = since.iter().filter(|&&(since, _)| version < since);
+    Ok(missing.fold(sql, |sql, (_, column)| sql.replace(&format!(", {column}"), ", NULL")))
 }
 
 fn attempt(row: &Row<'_>) -> rusqlite::Result<Attempt> {
@@ -303,7 +309,13 @@ fn attempt(row: &Row<'_>) -> rusqlite::Result<Attempt> {
         head: optional_blob(row, 16)?,
         messages_lost: row.get(17)?,
         expected: row.get::<_, Option<i64>>(18)?.map(Money::from_nanos),
+        answer_of: answer_of(row)?,
     })
+}
+
+fn answer_of(row: &Row<'_>) -> rusqlite::Result<Option<AttemptKey>> {
+    let Some(unit) = row.get::<_, Option<i64>>(19)? else { return Ok(None) };
+    Ok(Some(AttemptKey { unit: UnitKey(unit), number: row.get(20)? }))
 }
 
 /// One attempt, if there is such a one.

@@ -16,6 +16,7 @@ mod outputs;
 mod prices;
 mod purged;
 mod rates;
+mod same_work;
 mod screen;
 mod stream;
 mod together;

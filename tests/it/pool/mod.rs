@@ -34,6 +34,7 @@ mod queue_again;
 mod queue_timeouts;
 mod retries;
 mod runtimes;
+mod same_work;
 mod scaling;
 mod sets;
 mod settings;

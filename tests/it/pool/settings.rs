@@ -11,7 +11,7 @@ fn bad_settings_are_refused_with_the_reason() {
     // 001-F22, 003-F12, 003-F36: a heartbeat that is not less than half of the lease is among them.
     let world = World::new();
     type Setter = fn(WorkPoolBuilder) -> WorkPoolBuilder;
-    let cases: [(Setter, &str); 28] = [
+    let cases: [(Setter, &str); 29] = [
         (|builder| builder.max_workers(0), "the setting `max_workers` is 0, which lets nothing be done"),
         (|builder| builder.max_workers(usize::MAX), "the setting `max_workers` is 18446744073709551615, and"),
         (|builder| builder.timeout(Duration::ZERO), "the setting `timeout` is 0ns, which leaves no time at all"),
@@ -45,6 +45,10 @@ fn bad_settings_are_refused_with_the_reason() {
         (
             |builder| builder.scaling(Scaling::Threshold { queued: 1, idle: Duration::MAX }),
             "the setting `scaling` is 18446744073709551615",
+        ),
+        (
+            |builder| builder.same_work_once(),
+            "the setting `same_work_once` cannot be kept: the executor `a play` does not tell what its answers depend on",
         ),
         (|builder| builder.conversation_limit_bytes(0), "the setting `conversation_limit_bytes` is 0"),
         (|builder| builder.retry(RetryPolicy::fixed(Duration::MAX)), "the setting `retry` is 18446744073709551615"),

@@ -4,6 +4,7 @@
 //! Each is a [`child`] with a name, whose pool executes whatever there is until nothing is left. What it does with a unit says the
 //! unit's prompt: see [`Act`]. What it executes and calls back it also notes beside the database, which no crash takes back.
 
+mod answering;
 mod asking;
 mod failover;
 mod handling;

@@ -396,6 +396,41 @@ fn i13_altered_results_and_charges_are_found() {
 }
 
 #[test]
+fn i13_an_answer_that_is_anothers_is_compared_with_that_one() {
+    /// `a41` and `b` have one answer, which `a41` gave.
+    fn shared() -> Pool {
+        let pool = completed();
+        pool.insert("b");
+        let lease = pool.begin();
+        let of = pool.repository.attempts(UnitKey(1)).unwrap()[0].key;
+        let report = AttemptReport::completed().output("Done.").result(json!({ "is": "done" })).answer_of(of);
+        pool.repository.finish(&lease, &report).unwrap();
+        pool
+    }
+    assert_eq!(Tampered::nothing_of(shared()).findings(), [""; 0]);
+    let record = "I13 attempt 1 of unit `b`: how it ended, what it left, or what it cost is not what the journal says";
+    let missing = "I13 attempt 1 of unit `b`: there is no attempt 2 of the unit with the key 1";
+    let not_its = "I13 attempt 1 of unit `b`: its answer is not that of attempt 1 of the unit with the key 3";
+    let nobodys: fn(&mut Vec<Attempt>) = |attempts| {
+        attempts.iter_mut().filter_map(|attempt| attempt.answer_of.as_mut()).for_each(|of| of.number = 2);
+    };
+    let findings = Tampered { attempts: nobodys, ..Tampered::nothing_of(shared()) }.findings();
+    assert_eq!(findings, [record, missing]);
+    let another: fn(&mut Vec<Attempt>) = |attempts| {
+        attempts.iter_mut().filter_map(|attempt| attempt.answer_of.as_mut()).for_each(|of| of.unit = UnitKey(3));
+    };
+    let pool = shared();
+    pool.insert("c");
+    let lease = pool.begin();
+    pool.repository.finish(&lease, &AttemptReport::completed().output("Something else.")).unwrap();
+    assert_eq!(Tampered { attempts: another, ..Tampered::nothing_of(pool) }.findings(), [record, not_its]);
+    // Purged together they are the same by their hashes.
+    let pool = shared();
+    purge(&pool);
+    assert_eq!(Tampered::nothing_of(pool).findings(), [""; 0]);
+}
+
+#[test]
 fn i13_an_altered_row_is_found() {
     let journal = |rows: &mut Vec<JournalEntry>| rows[1].actor = "nobody".to_owned();
     let findings = Tampered { journal, ..Tampered::nothing_of(completed()) }.findings();

@@ -1,3 +1,7 @@
+ALTER TABLE attempts ADD COLUMN answer_of_unit INTEGER;
+
+ALTER TABLE attempts ADD COLUMN answer_of_attempt INTEGER;
+
 CREATE TABLE turns (
     id              INTEGER PRIMARY KEY,
     provider        TEXT    NOT NULL,
@@ -28,4 +32,11 @@ CREATE TABLE holds (
     until_boot_ms INTEGER NOT NULL,
     boot_id       TEXT    NOT NULL,
     reason        TEXT    NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE works (
+    key            BLOB    PRIMARY KEY,
+    unit_key       INTEGER NOT NULL,
+    attempt_number INTEGER NOT NULL,
+    FOREIGN KEY (unit_key, attempt_number) REFERENCES attempts (unit_key, number)
 ) STRICT, WITHOUT ROWID;
