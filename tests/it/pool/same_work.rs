@@ -494,7 +494,7 @@ fn who_waits_for_its_turn_is_waited_for_by_those_who_need_the_same() {
     let handles = [scene.enqueue("a"), scene.enqueue("b")];
     until(|| scene.faulty.calls(Verb::Share) >= 4 && scene.faulty.calls(Verb::TakeTurn) >= 2);
     assert!(scene.stage.is_empty());
-    scene.world.clock.advance(Duration::from_secs(21));
+    scene.world.clock.advance(Duration::from_secs(22));
     scene.stage.next().succeed("Paris");
     for handle in handles {
         assert_eq!(handle.wait().unwrap().output.as_deref(), Some("Paris"));
