@@ -236,14 +236,6 @@ impl Core {
     pub(super) fn hold(&self, reason: &str, until_ms: Option<i64>) {
         self.ready.hold(reason, until_ms);
         self.heartbeat.wake();
-        self.wake_waiting();
-    }
-
-    /// Who waits in its slot for the answer of another looks whether it is still to.
-    pub(super) fn wake_waiting(&self) {
-        if let Some(same_work) = &self.same_work {
-            same_work.wake_all();
-        }
     }
 
     /// Ends a hold; with a time, only one that ends by itself by then.

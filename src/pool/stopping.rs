@@ -34,7 +34,6 @@ pub(super) fn mark_stop(core: &Core, stop: Stop, why: &str) -> Vec<Arc<OpenUnit>
         // It tells the records.
         core.heartbeat.wake();
     }
-    core.wake_waiting();
     waiting
 }
 
