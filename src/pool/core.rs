@@ -241,17 +241,9 @@ impl Core {
         let is_news = self.ready.hold(reason, end);
         if is_news {
             self.heartbeat.wake();
-            self.wake_waiting();
+            self.turns.wake_all();
         }
         is_news
-    }
-
-    /// Who waits in its slot, for its turn or for the answer of another, looks whether it is still to.
-    pub(super) fn wake_waiting(&self) {
-        self.turns.wake_all();
-        if let Some(same_work) = &self.same_work {
-            same_work.wake_all();
-        }
     }
 
     /// Ends a hold; with a time, only one that ends by itself by then.

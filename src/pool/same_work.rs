@@ -64,18 +64,9 @@ impl SameWork {
     }
 
     /// An attempt of this pool has ended: who waits for it looks again.
-    pub(super) fn ended(&self, attempt: AttemptKey) {
-        self.wake(|waited_for| waited_for == attempt);
-    }
-
-    /// Everybody looks whether it is still to wait.
-    pub(super) fn wake_all(&self) {
-        self.wake(|_| true);
-    }
-
-    fn wake(&self, is_meant: impl Fn(AttemptKey) -> bool) {
+    pub(super) fn ended(&self, ended: AttemptKey) {
         let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let meant = waiting.iter().filter(|&&(attempt, _)| is_meant(attempt)).map(|(_, nudge)| Arc::clone(nudge));
+        let meant = waiting.iter().filter(|&&(attempt, _)| attempt == ended).map(|(_, nudge)| Arc::clone(nudge));
         let meant: Vec<Arc<Nudge>> = meant.collect();
         drop(waiting);
         for nudge in meant {
@@ -204,11 +195,10 @@ mod tests {
     use crate::unit::UnitKey;
 
     #[test]
-    fn who_waits_is_woken_by_the_end_that_it_waits_for_by_a_cancel_and_by_whatever_concerns_all() {
+    fn who_waits_is_woken_by_the_end_that_it_waits_for_and_by_a_cancel() {
         let same_work = SameWork::new("a test", Parameters::of(&json!(1)));
         let (cancel, attempt) = (CancelToken::new(), AttemptKey { unit: UnitKey(1), number: 1 });
-        let wakes: [&dyn Fn(); 3] =
-            [&|| same_work.ended(attempt), &|| same_work.wake_all(), &|| _ = cancel.cancel(CancelReason::Requested)];
+        let wakes: [&dyn Fn(); 2] = [&|| same_work.ended(attempt), &|| _ = cancel.cancel(CancelReason::Requested)];
         for wake in wakes {
             let mut waiting = Waiting::new(&same_work, &cancel, attempt);
             // Nobody looks by himself within the time of a test.

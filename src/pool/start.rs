@@ -35,7 +35,7 @@ pub(super) fn start_threads(core: &Arc<Core>, hook: Option<Box<dyn InitHook>>) -
             if let Some(core) = &core {
                 core.ready.supervisor.wake();
                 core.heartbeat.wake();
-                core.wake_waiting();
+                core.turns.wake_all();
             }
             core.is_some()
         }

@@ -33,8 +33,8 @@ pub(super) fn mark_stop(core: &Core, stop: Stop, why: &str) -> Vec<Arc<OpenUnit>
         log_stop(core, &stats, why);
         // It tells the records.
         core.heartbeat.wake();
+        core.turns.wake_all();
     }
-    core.wake_waiting();
     waiting
 }
 
