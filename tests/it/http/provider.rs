@@ -23,6 +23,8 @@ pub(super) enum Step {
     Trickle(Vec<u8>),
     /// Sends the same bytes so many times, or until nobody takes them.
     Flood(Vec<u8>, usize),
+    /// Sends the same bytes again and again, each time after a while, for as long as anybody takes them.
+    Drip(Vec<u8>, Duration),
     /// Breaks the connection off, with what is still under way.
     Reset,
     /// Does nothing until the other side hangs up, which is told.
@@ -175,6 +177,12 @@ fn serve(mut stream: Connection, number: usize, play: &Arc<Play>, asked: &Sender
             Step::Send(bytes) => stream.write_all(&bytes),
             Step::Trickle(bytes) => bytes.chunks(1).try_for_each(|byte| stream.write_all(byte)),
             Step::Flood(bytes, times) => (0..times).try_for_each(|_| stream.write_all(&bytes)),
+            Step::Drip(bytes, every) => loop {
+                thread::sleep(every);
+                if let Err(error) = stream.write_all(&bytes).and_then(|()| stream.flush()) {
+                    break Err(error);
+                }
+            },
             Step::Reset => {
                 rustix::net::sockopt::set_socket_linger(stream.socket(), Some(Duration::ZERO)).unwrap();
                 return;
