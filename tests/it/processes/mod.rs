@@ -5,6 +5,8 @@
 //! unit's prompt: see [`Act`]. What it executes and calls back it also notes beside the database, which no crash takes back.
 
 mod asking;
+#[cfg(feature = "http")]
+mod closing;
 mod failover;
 mod handling;
 mod leaving;
