@@ -107,7 +107,7 @@ impl<'a> Exchange<'a> {
             // Of an error that holds the pool by itself it hears in a moment.
             let told = pause.filter(|_| !matches!(failure.then, Then::Hold { .. }));
             self.wait(told);
-            return Err(failure);
+            return Err(hidden(failure));
         }
         self.wait(pause::used_up(response.headers(), now));
         let taken = self.take(response, reply, heard, &secrets, &mut outcome.is_accepted);
@@ -164,15 +164,18 @@ impl<'a> Exchange<'a> {
     fn refusal(&self, response: Response<Body>, pause: Option<Duration>, secrets: &Secrets) -> Failure {
         let status = response.status().as_u16();
         let id = request_id(response.headers()).map(|id| secrets.hide(&id));
+        let packed = packed(response.headers());
         let mut body = Vec::new();
-        // What there is of it says more than why there is not all.
-        let _ = response.into_body().into_reader().take(ERROR_LIMIT_BYTES).read_to_end(&mut body);
-        secrets.hide_in(&mut body);
+        // Nobody can say what is in what is packed: a key may be. Else what there is of it says more than why there is not all.
+        if packed.is_none() {
+            let _ = response.into_body().into_reader().take(ERROR_LIMIT_BYTES).read_to_end(&mut body);
+            secrets.hide_in(&mut body);
+        }
         if let Some(reason) = self.call.cancel_reason() {
             return Failure::stopped(reason);
         }
         let said = serde_json::from_slice(&body).ok().and_then(|body| Said::read(&body));
-        let text = || shown(&String::from_utf8_lossy(&body));
+        let text = || packed.clone().unwrap_or_else(|| shown(&String::from_utf8_lossy(&body)));
         let is_there = |said: &Said| !matches!(status, 404 | 405) || !said.is_about_the_path();
         let failure = match (said.filter(is_there), status) {
             (_, 300..400) | (None, 404 | 405) => Failure::nobody_there(status, &text()),
@@ -197,13 +200,11 @@ impl<'a> Exchange<'a> {
     ) -> Result<(), Failure> {
         let headers = response.headers();
         let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok()).unwrap_or_default();
-        let encoding = text(header::CONTENT_ENCODING).to_owned();
         let kind = text(header::CONTENT_TYPE).split(';').next().unwrap_or_default().trim().to_owned();
-        let body = response.into_body().into_reader();
-        if !["", "identity"].contains(&encoding.as_str()) {
-            let what = format!("the answer is packed as `{encoding}`, which nobody asked for");
+        if let Some(what) = packed(headers) {
             return Err(Failure::new(Trouble::BadResponse, what));
         }
+        let body = response.into_body().into_reader();
         match kind.to_ascii_lowercase().as_str() {
             "" | "text/event-stream" => {
                 *is_accepted = true;
@@ -310,6 +311,13 @@ impl<'a> Exchange<'a> {
 
 fn not_to_be_sent(name: &str) -> Failure {
     Failure::new(Trouble::InvalidRequest, format!("the header `{name}` has a value that cannot be sent"))
+}
+
+/// That an answer is packed, if it is.
+fn packed(headers: &HeaderMap) -> Option<String> {
+    let encoding = headers.get(header::CONTENT_ENCODING)?.to_str().unwrap_or("something");
+    let is_plain = encoding.trim().is_empty() || encoding.trim().eq_ignore_ascii_case("identity");
+    (!is_plain).then(|| format!("the answer is packed as `{encoding}`, which nobody asked for"))
 }
 
 /// What the provider calls the request, for whoever asks it about this one.

@@ -29,9 +29,39 @@ fn a_provider_that_does_not_begin_to_answer_is_given_up() {
 
 #[test]
 fn a_provider_that_sends_its_headers_one_by_one_does_not_begin_either() {
-    let provider = Provider::always(vec![Step::Send(b"HTTP/1.1 200 OK\r\nx: y\r\n".to_vec()), Step::Linger]);
-    let tried = ask(anthropic(&provider).first_byte_limit(Duration::from_millis(300)));
-    assert_eq!(tried.kind(), kinds::NEVER_SPOKE, "{}", tried.said());
+    let begun = Step::Send(b"HTTP/1.1 200 OK\r\nx: y\r\n".to_vec());
+    let drip = |bytes: &[u8]| Step::Drip(bytes.to_vec(), Duration::from_millis(10));
+    for then in [Step::Linger, drip(b"x: y\r\n"), drip(b"y")] {
+        let provider = Provider::always(vec![begun.clone(), then]);
+        let tried = ask(anthropic(&provider).first_byte_limit(Duration::from_millis(300)));
+        assert_eq!(tried.kind(), kinds::NEVER_SPOKE, "{}", tried.said());
+        provider.wait_until_hung_up();
+    }
+}
+
+#[test]
+fn who_sends_something_now_and_then_and_never_ends_has_as_long_as_the_attempt() {
+    let comments = Step::Drip(b": still thinking\n\n".to_vec(), Duration::from_millis(10));
+    let letters = Step::Drip(b"data: x".to_vec(), Duration::from_millis(10));
+    let error = Step::Send(b"HTTP/1.1 500 Oh\r\n\r\n".to_vec());
+    for steps in [
+        vec![Step::Send(open_stream(&[])), comments],
+        vec![Step::Send(open_stream(&[speech::began()])), letters.clone()],
+        vec![error, letters],
+    ] {
+        let provider = Provider::always(steps);
+        let clock = ManualClock::new();
+        let repository = MemoryRepository::with_clock(clock.clone());
+        let job = repository.create_job(&NewJob::named("drips")).unwrap().id;
+        let api = anthropic(&provider).silence_limit(PATIENCE);
+        let pool = WorkPool::builder(job, api, repository.clone()).clock(clock.clone()).start().unwrap();
+        let unit = pool.enqueue(NewUnit::new("a").max_retries(0), "Where?").unwrap();
+        provider.asked();
+        clock.advance(Duration::from_secs(601));
+        let failure = unit.wait().unwrap().failure.unwrap();
+        assert_eq!(failure.kind.as_str(), kinds::TIMED_OUT, "{failure}");
+        provider.wait_until_hung_up();
+    }
 }
 
 #[test]

@@ -16,13 +16,15 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What is done on a connection once its request was read. After the last step it is closed.
 #[derive(Clone, Debug)]
-pub(super) enum Step {
+pub(crate) enum Step {
     /// Sends bytes.
     Send(Vec<u8>),
     /// Sends bytes one by one, each in a packet of its own.
     Trickle(Vec<u8>),
     /// Sends the same bytes so many times, or until nobody takes them.
     Flood(Vec<u8>, usize),
+    /// Sends the same bytes again and again, each time after a while, for as long as anybody takes them.
+    Drip(Vec<u8>, Duration),
     /// Breaks the connection off, with what is still under way.
     Reset,
     /// Does nothing until the other side hangs up, which is told.
@@ -31,18 +33,18 @@ pub(super) enum Step {
 
 /// What somebody asked.
 #[derive(Clone, Debug)]
-pub(super) struct Request {
+pub(crate) struct Request {
     /// The first line and the headers, in lower case.
-    pub(super) head: String,
-    pub(super) body: Value,
+    pub(crate) head: String,
+    pub(crate) body: Value,
 }
 
 type Play = dyn Fn(usize, &Request) -> Vec<Step> + Send + Sync;
 
 /// See the [module](self).
-pub(super) struct Provider {
+pub(crate) struct Provider {
     /// Where it is, without a path.
-    pub(super) url: String,
+    pub(crate) url: String,
     requests: Receiver<Request>,
     hung_up: Receiver<()>,
     is_over: Arc<AtomicBool>,
@@ -50,12 +52,12 @@ pub(super) struct Provider {
 
 impl Provider {
     /// Plays what the number of a connection, from 0, and its request say.
-    pub(super) fn new(play: impl Fn(usize, &Request) -> Vec<Step> + Send + Sync + 'static) -> Provider {
+    pub(crate) fn new(play: impl Fn(usize, &Request) -> Vec<Step> + Send + Sync + 'static) -> Provider {
         Provider::of(None, play)
     }
 
     /// Does the same on every connection, each of which is secured so.
-    pub(super) fn secured(tls: ServerConfig, steps: Vec<Step>) -> Provider {
+    pub(crate) fn secured(tls: ServerConfig, steps: Vec<Step>) -> Provider {
         Provider::of(Some(Arc::new(tls)), move |_, _| steps.clone())
     }
 
@@ -86,27 +88,27 @@ impl Provider {
     }
 
     /// Does the same on every connection.
-    pub(super) fn always(steps: Vec<Step>) -> Provider {
+    pub(crate) fn always(steps: Vec<Step>) -> Provider {
         Provider::new(move |_, _| steps.clone())
     }
 
     /// Does this on the first connection, that on the second, and the last for ever.
-    pub(super) fn each(steps: Vec<Vec<Step>>) -> Provider {
+    pub(crate) fn each(steps: Vec<Vec<Step>>) -> Provider {
         Provider::new(move |number, _| steps[number.min(steps.len() - 1)].clone())
     }
 
     /// The next request that was not looked at.
-    pub(super) fn asked(&self) -> Request {
+    pub(crate) fn asked(&self) -> Request {
         self.requests.recv_timeout(PATIENCE).unwrap()
     }
 
     /// All requests so far that were not looked at.
-    pub(super) fn all_asked(&self) -> Vec<Request> {
+    pub(crate) fn all_asked(&self) -> Vec<Request> {
         self.requests.try_iter().collect()
     }
 
     /// Waits until somebody hangs up on a connection that lingers.
-    pub(super) fn wait_until_hung_up(&self) {
+    pub(crate) fn wait_until_hung_up(&self) {
         self.hung_up.recv_timeout(PATIENCE).unwrap();
     }
 }
@@ -175,6 +177,12 @@ fn serve(mut stream: Connection, number: usize, play: &Arc<Play>, asked: &Sender
             Step::Send(bytes) => stream.write_all(&bytes),
             Step::Trickle(bytes) => bytes.chunks(1).try_for_each(|byte| stream.write_all(byte)),
             Step::Flood(bytes, times) => (0..times).try_for_each(|_| stream.write_all(&bytes)),
+            Step::Drip(bytes, every) => loop {
+                thread::sleep(every);
+                if let Err(error) = stream.write_all(&bytes).and_then(|()| stream.flush()) {
+                    break Err(error);
+                }
+            },
             Step::Reset => {
                 rustix::net::sockopt::set_socket_linger(stream.socket(), Some(Duration::ZERO)).unwrap();
                 return;
@@ -224,39 +232,39 @@ fn read(stream: &mut Connection) -> Option<Request> {
 }
 
 /// An answer with a length.
-pub(super) fn answer(status: u16, headers: &[(&str, &str)], body: &str) -> Vec<u8> {
+pub(crate) fn answer(status: u16, headers: &[(&str, &str)], body: &str) -> Vec<u8> {
     let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     format!("HTTP/1.1 {status} Whatever\r\n{headers}content-length: {}\r\n\r\n{body}", body.len()).into_bytes()
 }
 
 /// A JSON answer with a length.
-pub(super) fn json_answer(status: u16, body: &Value) -> Vec<u8> {
+pub(crate) fn json_answer(status: u16, body: &Value) -> Vec<u8> {
     answer(status, &[("content-type", "application/json")], &body.to_string())
 }
 
 const STREAM: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n";
 
 /// A stream whose end is known: in chunks, one for each event.
-pub(super) fn stream(events: &[String]) -> Vec<u8> {
+pub(crate) fn stream(events: &[String]) -> Vec<u8> {
     let mut bytes = begun_stream(events);
     bytes.extend(b"0\r\n\r\n");
     bytes
 }
 
 /// The same with headers of its own.
-pub(super) fn stream_saying(headers: &[(&str, &str)], events: &[String]) -> Vec<u8> {
+pub(crate) fn stream_saying(headers: &[(&str, &str)], events: &[String]) -> Vec<u8> {
     let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     let stream = String::from_utf8(stream(events)).unwrap();
     stream.replacen("\r\n", &format!("\r\n{headers}"), 1).into_bytes()
 }
 
 /// The same without its end.
-pub(super) fn begun_stream(events: &[String]) -> Vec<u8> {
+pub(crate) fn begun_stream(events: &[String]) -> Vec<u8> {
     let chunks: String = events.iter().map(|event| format!("{:x}\r\n{event}\r\n", event.len())).collect();
     format!("{STREAM}transfer-encoding: chunked\r\n\r\n{chunks}").into_bytes()
 }
 
 /// A stream that ends when the connection does.
-pub(super) fn open_stream(events: &[String]) -> Vec<u8> {
+pub(crate) fn open_stream(events: &[String]) -> Vec<u8> {
     format!("{STREAM}\r\n{}", events.concat()).into_bytes()
 }

@@ -186,6 +186,7 @@ fn a_key_is_in_no_table_no_export_no_error_and_no_debug_even_if_the_provider_rep
         vec![Step::Send(json_answer(429, &error(&of_addresses)))],
         vec![Step::Send(answer(401, &[("content-type", "text/html")], &format!("<pre>{packed}</pre>")))],
         vec![Step::Send(answer(200, &[("content-type", KEYS[0]), ("content-encoding", KEYS[1])], ""))],
+        vec![Step::Send(answer(503, &[("content-type", "text/plain"), ("content-encoding", KEYS[1])], ""))],
         vec![Step::Send(stream(&speech::anthropic_text(&[&packed])))],
     ];
     let count = steps.len();

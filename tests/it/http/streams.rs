@@ -230,6 +230,20 @@ fn what_is_packed_though_nobody_asked_makes_no_sense() {
     assert_eq!(tried.kind(), kinds::BAD_RESPONSE);
     assert!(tried.said().contains("packed as `gzip`"), "{}", tried.said());
     assert!(provider.asked().head.contains("accept-encoding: identity"));
+    // An error is one all the same, with nothing of what nobody can read.
+    let headers = [("content-type", "application/json"), ("content-encoding", "gzip"), ("retry-after", "7")];
+    for (status, kind) in [(503, kinds::SERVER_ERROR), (429, kinds::RATE_LIMITED), (404, kinds::WRONG_URL)] {
+        let provider = Provider::always(vec![Step::Send(answer(status, &headers, "\u{1f}\u{8b}packed"))]);
+        let tried = ask(anthropic(&provider));
+        assert_eq!(tried.kind(), kind, "{}", tried.said());
+        assert!(
+            tried.said().contains(&status.to_string()) && tried.said().contains("packed as `gzip`"),
+            "{}",
+            tried.said()
+        );
+        assert!(!tried.said().contains('\u{1f}'));
+        assert_eq!(tried.messages.last().unwrap().raw.as_ref().unwrap().as_bytes(), b"");
+    }
 }
 
 #[test]

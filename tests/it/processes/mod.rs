@@ -6,6 +6,8 @@
 
 mod answering;
 mod asking;
+#[cfg(feature = "http")]
+mod closing;
 mod failover;
 mod handling;
 mod leaving;
