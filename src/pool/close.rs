@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
 
+use super::adaptive;
 use super::cell::WorkerCell;
 use super::core::Core;
 use super::execution::{Captured, ComeBack, Execution};
@@ -59,6 +60,7 @@ pub(super) fn close(
     execution: &Arc<Execution>,
     mut end: End,
 ) -> Settled {
+    adaptive::learn(core, execution, end.sign.as_ref());
     if let Some((until, reason)) = &end.hold {
         hold(core, *until, reason);
     }

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
+use super::adaptive::Sign;
 use super::core::Core;
 use super::cost_limit;
 use super::execution::Execution;
@@ -30,6 +31,8 @@ pub(super) struct End {
     pub(super) hold: Option<(Option<DateTime<Utc>>, String)>,
     /// Why the worker is not to be trusted any more, if it is not.
     pub(super) crash: Option<String>,
+    /// What it says of how many at a time its provider bears.
+    pub(super) sign: Option<Sign>,
 }
 
 /// The ways to store it.
@@ -50,7 +53,7 @@ pub(super) enum How {
 
 impl End {
     pub(super) fn new(how: How) -> End {
-        End { how, result: WorkResult::empty(), hold: None, crash: None }
+        End { how, result: WorkResult::empty(), hold: None, crash: None, sign: None }
     }
 }
 
@@ -63,6 +66,7 @@ pub(super) fn judge(core: &Core, execution: &Execution, outcome: Result<WorkResu
             (Some(failure), then, result)
         }
     };
+    let sign = Sign::of(failure.as_ref(), then, core.clock.now());
     let crash = failure.as_ref().filter(|_| then == Then::Replace).map(Failure::to_string);
     // What is not to be executed again after a crash is not given back either.
     let is_over = crash.is_some() && !is_retried_after_crash(core, execution);
@@ -88,7 +92,7 @@ pub(super) fn judge(core: &Core, execution: &Execution, outcome: Result<WorkResu
         end_if_too_dear(execution, &result, ending);
     }
     end.result = result;
-    end.crash = crash;
+    (end.crash, end.sign) = (crash, sign);
     end
 }
 
