@@ -129,8 +129,10 @@ pub struct OwnerState {
     pub workers: usize,
     /// How many it wants.
     pub target_workers: usize,
-    /// How many it may have.
+    /// How many it may have at most.
     pub max_workers: usize,
+    /// How many of these it may have now, if it [finds out](crate::Scaling::Adaptive) how many its provider bears.
+    pub level: Option<OwnerLevel>,
     /// Workers that did not come up.
     pub failed_starts: u64,
     /// Why the last one did not.
@@ -167,7 +169,30 @@ impl OwnerState {
         };
         let queue_size = if is_full { self.max_queue_size } else { coarse(self.queue_size) };
         let holds = self.holds.iter().map(whole_second).collect();
-        OwnerState { queue_size, holds, writing, ..self.clone() }
+        let gist = OwnerState { queue_size, holds, writing, ..self.clone() };
+        let Some(level) = self.level else { return gist };
+        // Where it is found out how many workers there may be, there is one more or fewer all the time.
+        let may_be = if level.workers >= self.max_workers { self.max_workers } else { coarse(level.workers) };
+        let (workers, target_workers) = (coarse(self.workers), coarse(self.target_workers));
+        OwnerState { workers, target_workers, level: Some(OwnerLevel { workers: may_be, ..level }), ..gist }
+    }
+}
+
+/// How many workers an owner may have, as far as it has found out how many its provider bears.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct OwnerLevel {
+    /// How many.
+    pub workers: usize,
+    /// When its provider last asked for fewer; `None` if it has not.
+    pub cut_at: Option<DateTime<Utc>>,
+}
+
+impl OwnerLevel {
+    /// So many, with when there were to be fewer.
+    pub fn new(workers: usize, cut_at: Option<DateTime<Utc>>) -> OwnerLevel {
+        OwnerLevel { workers, cut_at }
     }
 }
 
@@ -319,6 +344,26 @@ mod tests {
         let (nearly_full, full) =
             (OwnerState { queue_size: 999, ..busy() }, OwnerState { queue_size: 1_000, ..busy() });
         assert!(full.is_news_after(&nearly_full));
+    }
+
+    #[test]
+    fn one_worker_more_is_no_news_where_it_is_found_out_how_many_there_may_be_and_fewer_are() {
+        let at = DateTime::from_timestamp_millis(1_767_225_600_000);
+        let having = |workers| OwnerState {
+            workers,
+            target_workers: workers,
+            max_workers: 16,
+            level: Some(OwnerLevel::new(workers, at)),
+            ..busy()
+        };
+        let before = having(9);
+        assert!(!having(10).is_news_after(&before));
+        assert!(having(3).is_news_after(&before) && having(16).is_news_after(&before));
+        let last = OwnerState { level: Some(OwnerLevel::new(15, at)), ..having(16) };
+        assert!(having(16).is_news_after(&last), "it may have all of them");
+        let cut_at = at.map(|at| at + TimeDelta::seconds(1));
+        let cut = OwnerState { level: Some(OwnerLevel::new(9, cut_at)), ..having(9) };
+        assert!(cut.is_news_after(&before), "fewer were asked for once more");
     }
 
     #[test]

@@ -55,10 +55,10 @@ pub use job::{Job, JobChange, JobId, NewJob};
 pub use lease::{Claim, Lease, NewOwner, Owner, OwnerId, OwnerState};
 pub use money::{Charge, Cost, Money, Price, PriceTable, Tokens};
 pub use pool::{
-    Activity, AfterCrash, Available, CapacityStrategy, Completion, Event, InitHook, LeastLoaded, NoInit, Observer,
-    PoolHandle, PoolPhase, PoolSet, PoolSetBuilder, PoolSetError, PoolStats, QueueState, Refusal, RetryPolicy, Scaling,
-    Scheduler, SlotPermit, StartError, Stop, StopError, SubmitError, Summary, Threads, UnitHandle, WaitError, WorkPool,
-    WorkPoolBuilder, WorkerRuntime, WorkerView,
+    Activity, Adaptation, AdaptationReason, AfterCrash, Available, CapacityStrategy, Completion, Event, InitHook,
+    LeastLoaded, NoInit, Observer, PoolHandle, PoolPhase, PoolSet, PoolSetBuilder, PoolSetError, PoolStats, QueueState,
+    Refusal, RetryPolicy, Scaling, Scheduler, SlotPermit, StartError, Stop, StopError, SubmitError, Summary, Threads,
+    UnitHandle, WaitError, WorkPool, WorkPoolBuilder, WorkerRuntime, WorkerView,
 };
 pub use process::Process;
 pub use prompt::{Prompt, PromptError};

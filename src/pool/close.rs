@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::adaptive;
 use super::cell::WorkerCell;
 use super::core::Core;
 use super::execution::{Captured, ComeBack, Execution};
@@ -56,6 +57,7 @@ pub(super) fn close(
     execution: &Arc<Execution>,
     mut end: End,
 ) -> Settled {
+    adaptive::learn(core, execution, end.sign.as_ref());
     if let Some((until, reason)) = &end.hold {
         provider::hold(core, *until, reason);
     }

@@ -3,10 +3,13 @@
 
 use std::sync::Arc;
 
+use super::adaptive;
 use super::capacity::WorkerNumber;
 use super::cell::Birth;
 use super::core::Core;
+use super::error::StartError;
 use super::ready::{CrewPlan, StartupStep, Stop};
+use super::settings;
 use super::slot;
 use super::stopping::begin_stop;
 
@@ -28,6 +31,17 @@ pub(super) fn look_after(core: &Arc<Core>) {
     let CrewPlan { start, stop } = core.ready.plan_crew(core.now_ms());
     start_all(core, start);
     slot::retire(core, stop);
+}
+
+/// Changes how many workers there may be, on the thread of whoever wants that.
+pub(super) fn set_max_workers(core: &Core, max_workers: usize) -> Result<(), StartError> {
+    if let Some(problem) = settings::max_workers_problem(max_workers) {
+        return Err(StartError::Setting { name: "max_workers", problem });
+    }
+    let (idle, adaptation) = core.ready.set_max_workers(max_workers, core.clock.now());
+    slot::retire(core, idle);
+    adaptation.iter().for_each(|adaptation| adaptive::tell(core, adaptation));
+    Ok(())
 }
 
 fn start_all(core: &Arc<Core>, workers: Vec<WorkerNumber>) {

@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use super::adaptive::Adaptation;
 use super::capacity::Right;
 use super::core::Core;
 use super::error::{Refusal, SubmitError, WaitError};
@@ -285,6 +286,11 @@ impl PoolHandle {
         if let Some(core) = self.core() {
             core.resume_all();
         }
+    }
+
+    /// As [`WorkPool::adaptations`](super::WorkPool::adaptations); `None` if the pool is gone.
+    pub fn adaptations(&self) -> Option<Vec<Adaptation>> {
+        self.core().map(|core| core.ready.adaptations())
     }
 
     /// What the pool is doing; `None` if it is gone.

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
+use super::adaptive::Sign;
 use super::core::Core;
 use super::cost_limit;
 use super::execution::Execution;
@@ -32,6 +33,8 @@ pub(super) struct End {
     pub(super) crash: Option<String>,
     /// Whose answer the result is, if it is another's.
     pub(super) answer_of: Option<AttemptKey>,
+    /// What it says of how many at a time its provider bears.
+    pub(super) sign: Option<Sign>,
 }
 
 /// The ways to store it.
@@ -52,7 +55,7 @@ pub(super) enum How {
 
 impl End {
     pub(super) fn new(how: How) -> End {
-        End { how, result: WorkResult::empty(), hold: None, crash: None, answer_of: None }
+        End { how, result: WorkResult::empty(), hold: None, crash: None, answer_of: None, sign: None }
     }
 }
 
@@ -65,6 +68,7 @@ pub(super) fn judge(core: &Core, execution: &Execution, outcome: Result<WorkResu
             (Some(failure), then, result)
         }
     };
+    let sign = Sign::of(failure.as_ref(), then, core.clock.now());
     let crash = failure.as_ref().filter(|_| then == Then::Replace).map(Failure::to_string);
     // What is not to be executed again after a crash is not given back either.
     let is_over = crash.is_some() && !is_retried_after_crash(core, execution);
@@ -90,7 +94,7 @@ pub(super) fn judge(core: &Core, execution: &Execution, outcome: Result<WorkResu
         end_if_too_dear(execution, &result, ending);
     }
     end.result = result;
-    end.crash = crash;
+    (end.crash, end.sign) = (crash, sign);
     end
 }
 

@@ -41,6 +41,7 @@
 //!
 //! Three, in the order and with the rules that `lock` tells. The names in this page are those of the files beside it.
 
+mod adaptive;
 mod builder;
 mod capacity;
 mod cell;
@@ -99,6 +100,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
+pub use self::adaptive::{Adaptation, AdaptationReason};
 pub use self::builder::WorkPoolBuilder;
 pub use self::capacity::CapacityStrategy;
 use self::capacity::Right;
@@ -473,15 +475,13 @@ impl WorkPool {
     /// be more than the new number of workers can have in hand, and a place that was promised may become one in line. If the number is
     /// raised again, others are started.
     ///
+    /// Where it is [found out](Scaling::Adaptive) how many there may be, this is how many there may ever be.
+    ///
     /// # Errors
     ///
     /// If the number makes no sense.
     pub fn set_max_workers(&self, max_workers: usize) -> Result<(), StartError> {
-        if let Some(problem) = settings::max_workers_problem(max_workers) {
-            return Err(StartError::Setting { name: "max_workers", problem });
-        }
-        slot::retire(&self.core, self.core.ready.set_max_workers(max_workers));
-        Ok(())
+        crew::set_max_workers(&self.core, max_workers)
     }
 
     /// A handle that does not keep the pool alive, for other threads.

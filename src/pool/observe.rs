@@ -7,6 +7,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use serde::{Serialize, Serializer};
 
+use super::adaptive::AdaptationReason;
 use super::lock::assert_none_held;
 use crate::attempt::{Failure, Outcome};
 use crate::clock::milliseconds;
@@ -134,6 +135,16 @@ pub enum Event<'a> {
         reason: &'a str,
         /// Until when; `None` means until `resume`.
         until: Option<DateTime<Utc>>,
+    },
+    /// The pool may have more or fewer workers ([`Scaling::Adaptive`](super::Scaling::Adaptive)). If that changes several times at once, these may be told in
+    /// another order; [`adaptations`](super::WorkPool::adaptations) has them in theirs.
+    Adapted {
+        /// How many there could be before.
+        from: usize,
+        /// How many there may be now.
+        to: usize,
+        /// Why.
+        reason: &'a AdaptationReason,
     },
 }
 

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::adaptive;
 use super::cell::{After, Return, WorkerCell};
 use super::close::{Closer, Settled, close, patiently, report_late};
 use super::core::Core;
@@ -147,6 +148,7 @@ pub(super) fn give_up(core: &Core, execution: &Arc<Execution>) {
         // Its lease would be renewed for as long as the pool lives.
         Some(Err(_)) | None => core.keep_for_later(execution, AttemptReport::cancelled()),
     }
+    adaptive::learn(core, execution, None);
     if core.ready.unit_leaves(execution.claim.lease.attempt(), Left::Lost).is_none() {
         core.ready.unit_closes(execution.claim.lease.unit, &execution.unit);
     }

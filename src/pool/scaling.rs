@@ -39,11 +39,45 @@ pub enum Scaling {
         /// How long a worker must have been idle to be stopped.
         idle: Duration,
     },
+    /// Workers start as with [`OnDemand`](Scaling::OnDemand), and how many there may be is found out: as many as the provider bears. It begins with
+    /// `min_workers`, or one.
+    ///
+    /// While all that there may be have something to do and nothing is refused, there may be more: at first twice as many with each round of
+    /// attempts, up to `max_workers`. An attempt is refused that fails as [`rate_limited`](crate::executor::kinds::RATE_LIMITED) or
+    /// [`overloaded`](crate::executor::kinds::OVERLOADED), also if it holds the pool; then there may be four fifths as many, and again as long as attempts are
+    /// refused that began after that. Those that are too many finish what they have. When the cool-down is over, it goes back as fast to what
+    /// the first cut has left, and beyond that by one with each round.
+    ///
+    /// What was found out is the pool's own, and forgotten with it: one that is started begins anew. [`WorkPool::adaptations`](super::WorkPool::adaptations)
+    /// tells how it went. A refusal without a pause uses up an attempt, as it always does.
+    ///
+    /// ```
+    /// use workcrew::{Call, NewUnit, Scaling, WorkPool, WorkResult};
+    /// # use workcrew::{MemoryRepository, NewJob, Repository};
+    /// # let repository = MemoryRepository::new();
+    /// # let job = repository.create_job(&NewJob::named("a job"))?;
+    /// let executor = |call: &Call<'_>| Ok(WorkResult::text(call.prompt()));
+    /// let pool = WorkPool::builder(job.id, executor, repository).scaling(Scaling::ADAPTIVE).max_workers(16).start()?;
+    /// assert_eq!((pool.stats().allowed_workers, pool.stats().max_workers), (1, 16));
+    /// for number in 0..20 {
+    ///     pool.enqueue(NewUnit::new(format!("unit {number}")), "go")?;
+    /// }
+    /// pool.wait_for_completion();
+    /// assert!(pool.stats().allowed_workers > 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    Adaptive {
+        /// How long nothing grows after a refusal, and after the pause that came with it.
+        cool_down: Duration,
+    },
 }
 
 impl Scaling {
     /// One more when five wait, one fewer when it was idle for five minutes.
     pub const THRESHOLD: Scaling = Scaling::Threshold { queued: 5, idle: Duration::from_secs(300) };
+
+    /// As many as the provider bears, and no more for ten seconds after a refusal.
+    pub const ADAPTIVE: Scaling = Scaling::Adaptive { cool_down: Duration::from_secs(10) };
 }
 
 /// What is seen of a pool at one moment.
@@ -68,7 +102,7 @@ impl Scaling {
     /// How many workers there should be. It changes by one at a time where it depends on what waits.
     pub(super) fn target(self, seen: &Snapshot) -> usize {
         let target = match self {
-            Scaling::OnDemand => seen.workers + seen.starting,
+            Scaling::OnDemand | Scaling::Adaptive { .. } => seen.workers + seen.starting,
             Scaling::Fixed => seen.max_workers,
             // Each that is on its way up, or has just come up, will take one of those that wait.
             Scaling::Threshold { queued, .. } if seen.waiting >= queued.saturating_add(seen.starting + seen.free) => {
@@ -88,7 +122,7 @@ impl Scaling {
     pub(super) fn first(self, min_workers: usize, max_workers: usize) -> usize {
         match self {
             Scaling::Fixed => max_workers,
-            Scaling::OnDemand | Scaling::Threshold { .. } => min_workers.min(max_workers),
+            Scaling::OnDemand | Scaling::Threshold { .. } | Scaling::Adaptive { .. } => min_workers.min(max_workers),
         }
     }
 
@@ -96,8 +130,20 @@ impl Scaling {
     pub(super) fn idle_limit(self) -> Option<Duration> {
         match self {
             Scaling::Threshold { idle, .. } => Some(idle),
-            Scaling::OnDemand | Scaling::Fixed => None,
+            Scaling::OnDemand | Scaling::Fixed | Scaling::Adaptive { .. } => None,
         }
+    }
+
+    /// For how long nothing grows after a refusal, if it is found out how many there may be.
+    pub(super) fn cool_down(self) -> Option<Duration> {
+        match self {
+            Scaling::Adaptive { cool_down } => Some(cool_down),
+            Scaling::OnDemand | Scaling::Fixed | Scaling::Threshold { .. } => None,
+        }
+    }
+
+    pub(super) fn is_adaptive(self) -> bool {
+        self.cool_down().is_some()
     }
 }
 
@@ -137,6 +183,7 @@ mod tests {
             (fixed, 4, 2, 1_000, 0, 4, "all of them, whatever happens"),
             (on_demand, 3, 1, 1_000, 9_999, 3, "as many as were needed"),
             (on_demand, 2, 0, 0, 9_999, 2, "as many as were needed"),
+            (Scaling::ADAPTIVE, 3, 1, 1_000, 9_999, 3, "as many as were needed"),
         ];
         for (scaling, size, starting, waiting, idle, target, why) in table {
             assert_eq!(scaling.target(&seen(size, starting, waiting, idle)), target, "{scaling:?}: {why}");
@@ -164,7 +211,7 @@ mod tests {
         let fewer = Snapshot { workers: 0, ..seen(2, 0, 0, 0) };
         assert_eq!(Scaling::OnDemand.target(&fewer), 2);
         let lowered = Snapshot { max_workers: 1, ..seen(2, 0, 0, 0) };
-        for scaling in [Scaling::OnDemand, Scaling::Fixed, Scaling::THRESHOLD] {
+        for scaling in [Scaling::OnDemand, Scaling::Fixed, Scaling::THRESHOLD, Scaling::ADAPTIVE] {
             assert_eq!(scaling.target(&lowered), 1);
         }
     }

@@ -137,7 +137,7 @@ impl Settings {
             ("startup_timeout", self.startup_timeout, shortest),
             ("startup_batch_delay", self.startup_batch_delay, Duration::ZERO),
             ("max_worker_age", self.max_worker_age.unwrap_or(shortest), shortest),
-            ("scaling", self.scaling.idle_limit().unwrap_or_default(), Duration::ZERO),
+            ("scaling", self.scaling.idle_limit().or(self.scaling.cool_down()).unwrap_or_default(), Duration::ZERO),
             ("taint_for", self.taint_for, Duration::ZERO),
             ("affinity_ttl", self.affinity_ttl, Duration::ZERO),
             ("timeout", self.timeout, shortest),

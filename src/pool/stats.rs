@@ -56,8 +56,10 @@ pub struct PoolStats {
     pub init_failure: Option<String>,
     /// Why it starts nothing for now.
     pub hold: Option<String>,
-    /// How many workers there may be.
+    /// How many workers there may be at most.
     pub max_workers: usize,
+    /// How many there may be now. Fewer than that only while it is [found out](super::Scaling::Adaptive) how many the provider bears.
+    pub allowed_workers: usize,
     /// How many workers there should be now. What is missing and did not come up is tried again every minute, two at a time.
     pub target_workers: usize,
     /// Workers that there are, whatever they do.
@@ -142,7 +144,7 @@ impl PoolStats {
     pub fn activity(&self) -> Activity {
         match (self.busy_workers, self.full_workers) {
             (0, _) => Activity::Idle,
-            (_, full) if full < self.max_workers => Activity::Active,
+            (_, full) if full < self.allowed_workers => Activity::Active,
             _ => Activity::AtCapacity,
         }
     }

@@ -12,6 +12,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 use workcrew::audit::verify;
 use workcrew::clock::ManualClock;
+use workcrew::executor::kinds;
 use workcrew::repository::{Archive, By, CancelAnswer};
 use workcrew::unit::Change;
 use workcrew::{
@@ -42,6 +43,7 @@ enum Operation {
     Succeed(usize),
     FailAndRetry(usize),
     GiveUp(usize),
+    Refuse(usize),
     Crash { unit: usize, is_panic: bool },
     SetMaxWorkers(usize),
     Pause,
@@ -70,6 +72,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         4 => unit.clone().prop_map(O::Succeed),
         2 => unit.clone().prop_map(O::FailAndRetry),
         1 => unit.clone().prop_map(O::GiveUp),
+        1 => unit.clone().prop_map(O::Refuse),
         2 => (unit, any::<bool>()).prop_map(|(unit, is_panic)| O::Crash { unit, is_panic }),
         1 => (1..=MAX_WORKERS).prop_map(O::SetMaxWorkers),
         1 => Just(O::Pause),
@@ -81,7 +84,7 @@ fn operation() -> impl Strategy<Value = Operation> {
 fn sequence() -> impl Strategy<Value = Sequence> {
     // With a threshold of one, whoever waits gets a worker as long as there may be another.
     let threshold = Scaling::Threshold { queued: 1, idle: Duration::from_secs(300 * 24 * 3_600) };
-    let scaling = prop_oneof![Just(Scaling::OnDemand), Just(Scaling::Fixed), Just(threshold)];
+    let scaling = prop_oneof![Just(Scaling::OnDemand), Just(Scaling::Fixed), Just(threshold), Just(Scaling::ADAPTIVE)];
     let stop = prop_oneof![Just(Stop::Drain), Just(Stop::Cancel { grace: PATIENCE }), Just(Stop::Now)];
     (scaling, 1..=MAX_WORKERS, 0..6_usize, prop::collection::vec(operation(), 1..40), stop).prop_map(
         |(scaling, max_workers, max_queue_size, operations, stop)| Sequence {
@@ -121,6 +124,8 @@ struct ModelUnit {
 struct Model {
     now_ms: u64,
     max_workers: usize,
+    /// How many there may be now.
+    allowed_workers: usize,
     max_queue_size: usize,
     is_paused: bool,
     /// In the order in which they were stored.
@@ -146,6 +151,7 @@ struct Counts {
 struct Seen {
     counts: Counts,
     max_workers: usize,
+    allowed_workers: usize,
     is_paused: bool,
     queue_size: usize,
     accepted: u64,
@@ -164,6 +170,7 @@ impl Seen {
         Seen {
             counts: Counts { requests, queued, saturated, attempts, retried, errors },
             max_workers: stats.max_workers,
+            allowed_workers: stats.allowed_workers,
             is_paused: stats.hold.is_some(),
             queue_size: stats.queue_size,
             accepted: stats.accepted,
@@ -186,6 +193,7 @@ impl Model {
         Seen {
             counts: self.counts.clone(),
             max_workers: self.max_workers,
+            allowed_workers: self.allowed_workers,
             is_paused: self.is_paused,
             queue_size: self.units.iter().filter(|unit| unit.is_in_line).count(),
             accepted: self.units.len() as u64,
@@ -202,7 +210,7 @@ impl Model {
     }
 
     fn has_free(&self) -> bool {
-        !self.is_paused && self.running().count() < self.max_workers
+        !self.is_paused && self.running().count() < self.allowed_workers
     }
 
     fn is_saturated(&self) -> bool {
@@ -267,6 +275,7 @@ enum End {
     Success,
     Retry,
     GiveUp,
+    Refused,
     Broken,
     Panic,
 }
@@ -286,6 +295,7 @@ fn play(calls: &Sender<Played>, call: &Call<'_>) -> Result<WorkResult, ExecuteEr
         End::Success => Ok(WorkResult::empty()),
         End::Retry => Err(ExecuteError::retry("once more")),
         End::GiveUp => Err(ExecuteError::give_up("never")),
+        End::Refused => Err(ExecuteError::retry("one of too many").kind(kinds::RATE_LIMITED)),
         End::Broken => Err(ExecuteError::broken("broken")),
         // Unlike `panic!` it tells nobody.
         End::Panic => std::panic::resume_unwind(Box::new("a crash")),
@@ -331,9 +341,11 @@ impl World {
                 let _ = happens.send(());
             })
             .up();
+        let is_adaptive = sequence.scaling == Scaling::ADAPTIVE;
         let model = Model {
             now_ms: 0,
             max_workers: sequence.max_workers,
+            allowed_workers: if is_adaptive { 1 } else { sequence.max_workers },
             max_queue_size: sequence.max_queue_size,
             is_paused: false,
             units: Vec::new(),
@@ -387,6 +399,11 @@ impl World {
                     self.model.end(unit, UnitStatus::Failed);
                 }
             }
+            O::Refuse(unit) => {
+                if let Some(unit) = self.end_one(unit, End::Refused) {
+                    self.model.fail(unit);
+                }
+            }
             O::Crash { unit, is_panic } => {
                 if let Some(unit) = self.end_one(unit, if is_panic { End::Panic } else { End::Broken }) {
                     self.model.fail(unit);
@@ -407,9 +424,34 @@ impl World {
             O::Advance { ms } => self.advance(ms)?,
             O::EnqueueAgain(_) | O::Cancel(_) => {}
         }
+        self.adapt(operation)?;
         self.model.settle();
         self.come_to_rest()?;
         Ok(self.model.seen() != before)
+    }
+
+    /// How many workers there may be from now on. Where the pool finds that out it is asked, once it has heard of all that has ended, and what it says
+    /// must be what can follow.
+    fn adapt(&mut self, operation: &Operation) -> Checked<()> {
+        if self.scaling != Scaling::ADAPTIVE {
+            self.model.allowed_workers = self.model.max_workers;
+            return Ok(());
+        }
+        let ended = |seen: &Seen| (seen.completed, seen.failed, seen.counts.errors);
+        let (began, expected) = (Instant::now(), self.model.seen());
+        while ended(&Seen::of(&self.pool.stats())) != ended(&expected) && began.elapsed() < PATIENCE {
+            let _ = self.events.recv_timeout(Duration::from_millis(1));
+        }
+        let (before, allowed) = (self.model.allowed_workers, self.pool.stats().allowed_workers);
+        let may_follow = match operation {
+            Operation::Succeed(_) => [before, before + 1],
+            Operation::Refuse(_) => [before, (before * 4 / 5).max(1)],
+            Operation::SetMaxWorkers(max_workers) => [before.min(*max_workers); 2],
+            _ => [before; 2],
+        };
+        prop_assert!(may_follow.contains(&allowed), "{} workers follow {}", allowed, before);
+        self.model.allowed_workers = allowed;
+        Ok(())
     }
 
     /// Whether a unit that comes now gets a worker at once. How many are up by a threshold is not modelled, so it is asked.
@@ -541,7 +583,7 @@ impl World {
         let staying = total - stats.workers.values().filter(is_leaving).count();
         let is_whole = self.scaling != Scaling::Fixed || total >= stats.max_workers;
         let is_quiet = stats.idle_workers + busy == total && stats.workers.len() == total;
-        is_whole && is_quiet && staying <= stats.max_workers && busy == self.model.running().count()
+        is_whole && is_quiet && staying <= stats.allowed_workers && busy == self.model.running().count()
     }
 
     /// Stops the pool; what it leaves is what the model says.
@@ -652,7 +694,7 @@ fn a_pool_does_what_its_model_does_whatever_is_asked_of_it() {
     let seen = seen.into_inner();
     println!("{cases} sequences had {seen:?}");
     if cases >= DEFAULT_CASES {
-        const KINDS: usize = 12 + 3 + 3;
+        const KINDS: usize = 13 + 4 + 3;
         assert_eq!(seen.len(), KINDS, "WORKCREW_SEED={seed}: not everything happened: {seen:?}");
     }
 }

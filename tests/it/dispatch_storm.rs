@@ -26,8 +26,12 @@ const CRASHES: usize = 30;
 /// How often a unit crashes at most: it has an attempt left then.
 const CRASHES_EACH: usize = 2;
 
-const SCALINGS: [Scaling; 3] =
-    [Scaling::OnDemand, Scaling::Fixed, Scaling::Threshold { queued: 3, idle: Duration::from_secs(600) }];
+const SCALINGS: [Scaling; 4] = [
+    Scaling::OnDemand,
+    Scaling::Fixed,
+    Scaling::Threshold { queued: 3, idle: Duration::from_secs(600) },
+    Scaling::ADAPTIVE,
+];
 
 #[test]
 fn a_storm_of_crashes_leaves_exact_counts_in_memory() {

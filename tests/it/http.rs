@@ -1,5 +1,6 @@
 //! Models over HTTP in whole pools, against a provider that does as it is told.
 
+mod adapting;
 mod answers;
 #[cfg(feature = "cli")]
 mod command;

@@ -1,6 +1,7 @@
 //! The view from outside: one binary, a module for each concern.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod adapting_storm;
 mod affinity_stress;
 mod children;
 #[cfg(feature = "cli")]

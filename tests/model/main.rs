@@ -18,6 +18,7 @@
 #![cfg(shuttle)]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod adapting;
 mod affinity;
 mod budgets;
 mod checker;

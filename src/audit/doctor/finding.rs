@@ -69,6 +69,8 @@ pub enum Concern {
     Failed,
     /// A process whose queue is full.
     QueueFull,
+    /// A process that has fewer workers than it could, because its provider asked for fewer.
+    FewerWorkers,
     /// A process that cannot write as fast as it should.
     WritingSlow,
     /// A log that grew because its content could not be moved into the file.
@@ -103,6 +105,7 @@ names!(Concern {
     PromptMissing => "PROMPT_MISSING",
     Failed => "FAILED",
     QueueFull => "QUEUE_FULL",
+    FewerWorkers => "FEWER_WORKERS",
     WritingSlow => "WRITING_SLOW",
     LogLarge => "LOG_LARGE",
     Permissions => "PERMISSIONS",

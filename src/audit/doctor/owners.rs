@@ -267,6 +267,15 @@ impl Examination<'_> {
                 "whoever enqueues is refused for now; more workers, or patience",
             );
         }
+        if let Some(level) = state.level.filter(|level| level.workers < state.max_workers)
+            && let Some(at) = level.cut_at
+        {
+            let (allowed, limit, at) = (level.workers, state.max_workers, super::date(at));
+            let what =
+                format!("{name} may have {allowed} of {limit} workers since its provider asked for fewer at {at}");
+            let advice = "nothing: it finds out by itself how many the provider bears";
+            self.add(Urgency::Note, Concern::FewerWorkers, what, advice);
+        }
         if let Some(writing) = state.writing.filter(|writing| writing.is_high()) {
             let (bytes, limit) =
                 (super::finding::size(writing.bytes as u64), super::finding::size(writing.limit_bytes as u64));

@@ -8,7 +8,7 @@ use super::*;
 use crate::attempt::{AttemptReport, Failure, FailureKind, Next};
 use crate::clock::ManualClock;
 use crate::job::{JobId, NewJob};
-use crate::lease::{Backpressure, Lease, NewOwner, OwnerHold, OwnerId, OwnerState};
+use crate::lease::{Backpressure, Lease, NewOwner, OwnerHold, OwnerId, OwnerLevel, OwnerState};
 use crate::limits::NewHold;
 use crate::process::Process;
 use crate::repository::memory::MemoryRepository;
@@ -139,6 +139,17 @@ fn what_a_process_suffers_from_is_found() {
     assert_eq!(finding(|state| state.abandoned_threads = 1), (Urgency::Soon, Concern::AbandonedThreads));
     assert_eq!(finding(|state| state.abandoned_threads = 4), (Urgency::Now, Concern::AbandonedThreads));
     assert_eq!(finding(|state| state.queue_size = 1_000), (Urgency::Note, Concern::QueueFull));
+    let fewer = finding(|state| {
+        let at = DateTime::from_timestamp(1_767_225_600, 0);
+        (state.level, state.max_workers) = (Some(OwnerLevel::new(6, at)), 16);
+    });
+    assert_eq!(fewer, (Urgency::Note, Concern::FewerWorkers));
+    let told = "may have 6 of 16 workers since its provider asked for fewer at 2026-01-01 00:00:00 UTC";
+    assert!(ward.finding().what.ends_with(told) && ward.examined().is_well(), "{}", ward.finding());
+    for level in [OwnerLevel::new(16, DateTime::from_timestamp(1_767_225_600, 0)), OwnerLevel::new(6, None)] {
+        ward.tell(|state| (state.level, state.max_workers) = (Some(level), 16));
+        assert_eq!(ward.examined().findings, [], "it has all again, or nobody asked for fewer");
+    }
     let missing = finding(|state| (state.workers, state.last_start_failure) = (1, Some("no such program".to_owned())));
     assert_eq!(missing, (Urgency::Soon, Concern::WorkersMissing));
     let slow = finding(|state| {

@@ -13,8 +13,8 @@ use workcrew::limits::AccountHolder;
 use workcrew::repository::UnitFilter;
 use workcrew::source::{BadUnit, Fed, FeedError, Placed, feed};
 use workcrew::{
-    Archive, Completion, Event, Executor, Job, NewUnit, OwnerId, PoolHandle, Repository, SqliteRepository, Stop,
-    UnitStatus, WorkPool, WorkUnit,
+    Archive, Completion, Event, Executor, Job, NewUnit, OwnerId, PoolHandle, Repository, Scaling, SqliteRepository,
+    Stop, UnitStatus, WorkPool, WorkUnit,
 };
 
 use crate::board::Board;
@@ -41,6 +41,9 @@ pub struct PoolOptions {
     /// How many units are executed at a time
     #[arg(long, value_name = "N", default_value = "4", value_parser = print::positive)]
     pub workers: usize,
+    /// Begins with one unit at a time and finds out how many the provider bears, up to --workers: more while none is refused, fewer when one is
+    #[arg(long)]
+    adaptive: bool,
     /// Prints one JSON event per line instead of a bar and a summary; the last one is the summary
     #[arg(long)]
     pub json: bool,
@@ -103,8 +106,10 @@ impl Batch {
         warning.iter().for_each(|warning| notes::tell(warning));
         note.iter().filter(|_| self.options.telling() == Telling::People).for_each(|note| notes::tell(note));
         let (board, job) = (board.clone(), self.job.name);
+        let scaling = if self.options.adaptive { Scaling::ADAPTIVE } else { Scaling::default() };
         let builder = WorkPool::builder(self.job.id, self.executor, self.repository)
             .max_workers(workers)
+            .scaling(scaling)
             .timeout(timeout)
             .label("workcrew")
             .observer(move |event: &Event<'_>| {

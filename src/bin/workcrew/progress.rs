@@ -186,6 +186,9 @@ impl State {
         let pace = pace.forecast();
         let price = SoFar { ended, left, elapsed: Duration::ZERO, spent: look.cost }.forecast();
         let mut words = vec![format!("{} running", counts.assigned + counts.processing + counts.cancel_requested)];
+        if stats.allowed_workers < stats.max_workers {
+            words.push(format!("{} of {} workers", stats.allowed_workers, stats.max_workers));
+        }
         if stats.retried > 0 {
             words.push(format!("{} retried", print::number(stats.retried)));
         }

@@ -95,13 +95,22 @@ fn write(archive: &SqliteArchive, job: &Job, out: &mut dyn Write) -> Result<(), 
     Ok(table.write(out)?)
 }
 
-/// Why those who work on a job start nothing, if they say so.
+/// Why those who work on a job start nothing, or have fewer workers than they could, if they say so.
 fn write_holds(owners: &[Owner], job: &Job, out: &mut dyn Write) -> Result<(), Trouble> {
     for owner in owners.iter().filter(|owner| owner.ended_at.is_none()) {
         let Some(state) = owner.state.as_ref().filter(|state| state.job_id == Some(job.id)) else { continue };
         let pid = owner.process.pid;
         if state.is_paused {
             writeln!(out, "  pid {pid} is paused")?;
+        }
+        if let Some(level) = state.level.filter(|level| level.workers < state.max_workers)
+            && let Some(at) = level.cut_at
+        {
+            let (allowed, limit, at) = (level.workers, state.max_workers, stamp(at));
+            writeln!(
+                out,
+                "  pid {pid} may have {allowed} of {limit} workers since its provider asked for fewer at {at} UTC"
+            )?;
         }
         for hold in &state.holds {
             let until = hold.until.map(|until| format!(" until {} UTC", stamp(until))).unwrap_or_default();

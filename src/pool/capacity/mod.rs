@@ -484,6 +484,9 @@ impl Capacity {
     /// come up. Returns those that retire and have nothing in hand: they have to be told.
     pub(super) fn set_max_workers(&mut self, max_workers: usize) -> Vec<WorkerNumber> {
         self.max_workers = max_workers;
+        if self.excess() == 0 {
+            return Vec::new();
+        }
         let by_use = |known: &Known| (known.condition == Condition::Up, known.load, Reverse(known.since));
         let can_go = self.workers.iter().filter(|(_, known)| known.can_retire());
         let mut victims: Vec<_> = can_go.map(|(&worker, known)| (by_use(known), worker)).collect();

@@ -177,10 +177,10 @@ impl WorkerCell {
         Ok(())
     }
 
-    /// The execution begins: from now on it has a deadline.
+    /// The execution begins: from now on it has a deadline. One that was given up before is for somebody else to bring to its end.
     pub(super) fn watch(&self, ready: &Ready, execution: &Execution, deadline_ms: i64) {
         let mut state = self.state.lock();
-        if let Some(current) = state.current_of(execution) {
+        if let Some(current) = state.current_of(execution).filter(|current| current.stage != Stage::Closing) {
             current.alarm_ms = Some(deadline_ms);
             ready.attempt_begins(self.number, execution.run, deadline_ms);
         }

@@ -43,7 +43,7 @@ pub(in crate::pool) struct CrewLimits {
 impl CrewLimits {
     pub(super) fn supply(&self) -> Supply {
         match self.scaling {
-            Scaling::OnDemand => Supply::OnDemand,
+            Scaling::OnDemand | Scaling::Adaptive { .. } => Supply::OnDemand,
             Scaling::Fixed | Scaling::Threshold { .. } => Supply::Ahead,
         }
     }
@@ -111,7 +111,7 @@ impl Crew {
     pub(super) fn threshold(&self) -> usize {
         match self.limits.scaling {
             Scaling::Threshold { queued, .. } => queued,
-            Scaling::OnDemand | Scaling::Fixed => 0,
+            Scaling::OnDemand | Scaling::Fixed | Scaling::Adaptive { .. } => 0,
         }
     }
 
@@ -324,7 +324,7 @@ impl State {
                 waiting >= queued.saturating_add(self.capacity.tally().starting + self.capacity.free())
                     || (waiting > 0 && self.crew.size == 0)
             }
-            Scaling::OnDemand | Scaling::Fixed => false,
+            Scaling::OnDemand | Scaling::Fixed | Scaling::Adaptive { .. } => false,
         };
         is_wanted && self.crew.size < self.capacity.max_workers()
     }
@@ -347,7 +347,7 @@ impl State {
 
     /// How many may be replaced now: none while more threads are left behind than may be.
     fn replacements_allowed(&self) -> usize {
-        let limit = self.crew.limits.max_abandoned.unwrap_or(self.capacity.max_workers());
+        let limit = self.crew.limits.max_abandoned.unwrap_or(self.max_workers());
         if self.abandoned > limit { 0 } else { self.crew.replacements }
     }
 

@@ -6,6 +6,7 @@
 //! What can be done with it is told apart by what it is about: the pool's [`phases`], how many workers there are to be ([`crew`]),
 //! those who [wait](waits), [`units`], what is [pulled](pulls), [`workers`].
 
+mod adapting;
 mod admission;
 mod crew;
 mod phases;
@@ -26,6 +27,7 @@ pub(super) use self::units::LineTimes;
 pub use self::waits::Completion;
 use self::waits::Hold;
 pub(in crate::pool) use self::waits::HoldEnd;
+use super::adaptive::Level;
 use super::capacity::{Capacity, Known, WorkerNumber};
 use super::error::Refusal;
 use super::ledger::Ledger;
@@ -52,6 +54,8 @@ struct State {
     is_over: bool,
     crew: Crew,
     capacity: Capacity,
+    /// How many workers there may be, where that is found out.
+    level: Option<Level>,
     ledger: Ledger,
     timers: Timers,
     /// Workers that take nothing any more, of which the other pools of a set have yet to hear.
@@ -186,6 +190,8 @@ pub(super) struct Ready {
 
 impl Ready {
     pub(super) fn new(limits: CrewLimits, max_queue_size: usize, sessions_for_ms: i64) -> Ready {
+        let level = limits.scaling.cool_down().map(|cool_down| Level::new(&limits, cool_down));
+        let allowed = level.as_ref().map_or(limits.max_workers, Level::workers);
         let state = State {
             phase: PoolPhase::Configuring,
             stop: None,
@@ -193,7 +199,8 @@ impl Ready {
             told_over_budget: None,
             init_failure: None,
             is_over: false,
-            capacity: Capacity::new(limits.max_workers, limits.supply(), limits.max_units_per_worker),
+            capacity: Capacity::new(allowed, limits.supply(), limits.max_units_per_worker),
+            level,
             crew: Crew::new(limits),
             ledger: Ledger::new(max_queue_size, sessions_for_ms),
             timers: Timers::new(),
@@ -333,7 +340,8 @@ impl Ready {
             phase: state.phase,
             init_failure: state.init_failure.clone(),
             hold: state.hold.as_ref().map(|hold| hold.reason.clone()),
-            max_workers: state.capacity.max_workers(),
+            max_workers: state.max_workers(),
+            allowed_workers: state.capacity.max_workers(),
             target_workers: state.crew.size(),
             total_workers: state.capacity.live(),
             starting_workers: tally.starting,

@@ -5,7 +5,7 @@ use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 use super::Ready;
 use super::waits::Hold;
 use crate::clock::Moment;
-use crate::lease::{OwnerHold, OwnerState};
+use crate::lease::{OwnerHold, OwnerLevel, OwnerState};
 use crate::pool::PAUSED;
 
 /// What is told of a reason or a message, which may be of any length.
@@ -16,7 +16,9 @@ impl Ready {
     pub(in crate::pool) fn owner_state(&self, now: Moment) -> OwnerState {
         let state = self.state.lock();
         let hold = state.hold.clone();
-        let max_workers = state.capacity.max_workers();
+        let max_workers = state.max_workers();
+        let level = state.level.as_ref();
+        let level = level.map(|level| OwnerLevel::new(level.workers(), level.last_cut().map(|cut| cut.at)));
         let told = OwnerState {
             phase: state.phase.to_string(),
             is_pulling: state.pull.is_active(),
@@ -24,6 +26,7 @@ impl Ready {
             workers: state.capacity.live(),
             target_workers: state.crew.size(),
             max_workers,
+            level,
             failed_starts: state.crew.failed_starts(),
             last_start_failure: state.crew.last_start_failure(),
             queue_size: state.ledger.queue.len(),

@@ -267,6 +267,7 @@ impl Ready {
     pub(in crate::pool) fn attempt_begins(&self, worker: WorkerNumber, run: u64, deadline_ms: i64) {
         self.change(|state, wake| {
             state.ledger.totals.attempts += 1;
+            state.begin_to_learn(run);
             let is_first = state.timers.set(deadline_ms, Alarm::Execution { worker, run });
             wake.supervisor = is_first || state.phase == PoolPhase::Draining;
         });

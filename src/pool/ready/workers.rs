@@ -105,7 +105,7 @@ impl Ready {
     /// A thread is left behind, unless there are too many already: more than allowed, or than there are workers.
     pub(in crate::pool) fn abandon_up_to(&self, limit: Option<usize>) -> bool {
         let mut state = self.state.lock();
-        let may = state.abandoned < limit.unwrap_or(state.capacity.max_workers());
+        let may = state.abandoned < limit.unwrap_or(state.max_workers());
         state.abandoned += usize::from(may);
         may
     }
@@ -179,14 +179,6 @@ impl Ready {
         state.is_claimer_left_behind = state.is_asking;
         state.abandoned += usize::from(state.is_claimer_left_behind);
         state.is_claimer_left_behind
-    }
-
-    /// Changes how many workers there may be. Returns those that are to go and have nothing in hand.
-    pub(in crate::pool) fn set_max_workers(&self, max_workers: usize) -> Vec<WorkerNumber> {
-        self.change(|state, wake| {
-            (wake.all_slots, wake.claimer, wake.supervisor) = (true, true, true);
-            state.capacity.set_max_workers(max_workers)
-        })
     }
 
     /// All idle workers retire.

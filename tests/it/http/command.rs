@@ -1,10 +1,11 @@
 //! The command, with a model over HTTP.
 
+use rustix::process::Signal;
 use serde_json::json;
 
-use super::provider::{Provider, Step, json_answer, stream};
+use super::provider::{Provider, Step, answer, json_answer, stream};
 use super::speech;
-use crate::command::{Scene, Started};
+use crate::command::{Scene, Started, until};
 
 const KEY: &str = "sk-planted-0123456789abcdef";
 
@@ -121,4 +122,50 @@ fn what_is_missing_is_said_before_anything_is_stored() {
         assert!(ran.err.contains(what), "{line}: {}", ran.err);
     }
     assert!(!scene.path("batch.db").exists());
+}
+
+/// A provider that refuses the second who asks, and the line that asks it with up to eight workers.
+fn refusing_the_second(command: &str, pause: &str) -> (Provider, Vec<String>) {
+    let limited = json!({ "error": { "type": "rate_limit_error", "message": "slow down" } }).to_string();
+    let pause = pause.to_owned();
+    let provider = Provider::new(move |number, _| match number {
+        1 => vec![Step::Send(answer(429, &[("retry-after", &pause)], &limited))],
+        _ => vec![Step::Send(stream(&speech::anthropic_text(&["Paris."])))],
+    });
+    let line = format!(
+        "{command} --executor anthropic --model claude-x --base-url {} --key-env MY_KEY --workers 8 --adaptive",
+        provider.url
+    );
+    (provider, line.split_whitespace().map(str::to_owned).collect())
+}
+
+#[test]
+fn a_batch_begins_with_one_unit_at_a_time_and_has_fewer_again_when_one_is_refused() {
+    let scene = Scene::new();
+    scene.write_units("units.jsonl", 6);
+    let (_provider, words) = refusing_the_second("run units.jsonl --json", "0.2");
+    let told = Started::of(scene.command(&words).env("MY_KEY", KEY)).end().well().json();
+    let changes: Vec<_> = told.iter().filter(|event| event["event"] == "adapted").collect();
+    assert_eq!(changes.len(), 2, "{changes:?}");
+    assert_eq!(
+        (&changes[0]["from"], &changes[0]["to"], &changes[0]["reason"]),
+        (&json!(1), &json!(2), &json!("grown"))
+    );
+    let refused = json!({ "refused": "rate_limited" });
+    assert_eq!((&changes[1]["from"], &changes[1]["to"], &changes[1]["reason"]), (&json!(2), &json!(1), &refused));
+    assert_eq!(scene.count("COMPLETED"), 6);
+}
+
+#[test]
+fn whoever_looks_sees_that_there_may_be_fewer_workers_and_since_when() {
+    let scene = Scene::new();
+    scene.write_units("units.jsonl", 3);
+    scene.run("queue units.jsonl").well();
+    let (_provider, words) = refusing_the_second("worker --job units", "0.2");
+    let worker = Started::of(scene.command(&words).env("MY_KEY", KEY).env("WORKCREW_PROGRESS", "20ms"));
+    until("it is told", || scene.run("status").out.contains("may have 1 of 8 workers since its provider asked for"));
+    scene.run("doctor").well().says("NOTE").says("may have 1 of 8 workers since its provider asked for fewer at 20");
+    until("all is done", || scene.count("COMPLETED") == 3);
+    worker.signal(Signal::INT);
+    worker.end().tells(", 1 of 8 workers");
 }

@@ -1,5 +1,6 @@
 //! The pool, seen from outside. Every execution is [played](stage) by its test; time is the test's too.
 
+mod adapting;
 mod affinities;
 mod affinities_moved;
 mod affinities_ordered;
