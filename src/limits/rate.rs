@@ -213,6 +213,7 @@ impl Counted {
     }
 
     /// What was expected of a turn has turned out to be that.
+    #[cfg(any(feature = "sqlite", feature = "sqlite-system", test))]
     pub(crate) fn settle(&mut self, expected: &Ask, used: &Ask) {
         let settled = |sum: u64, expected: u64, used: u64| sum.saturating_sub(expected).saturating_add(used);
         let Ask { input_tokens, output_tokens } = self.tokens;

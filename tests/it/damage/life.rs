@@ -9,7 +9,9 @@ use workcrew::chain::Hash;
 use workcrew::clock::{Clock, ManualClock};
 use workcrew::limits::{Ask, NewHold, RateLimits, Turn};
 use workcrew::repository::sqlite::SqliteOptions;
-use workcrew::repository::{By, CancelAnswer, ClaimRequest, Claimant, Intake, Scope, Slot, Submitted};
+use workcrew::repository::{By, CancelAnswer, ClaimRequest, Claimant, Intake, Scope, Shared, Slot, Submitted};
+use workcrew::same_work::{Parameters, WorkKey};
+use workcrew::unit::UnitOptions;
 use workcrew::{
     AttemptReport, Beginning, Charge, Failure, FailureKind, JobChange, JobId, Lease, Message, Money, NewJob, NewOwner,
     NewUnit, Next, OwnerId, Part, Price, Process, Progress, Repository, RepositoryError, Role, SqliteRepository,
@@ -200,6 +202,8 @@ impl Pool {
         self.insert(NewUnit::new("running").prompt("Do it."));
         let lease = self.begin();
         let limits = RateLimits::new().requests(9);
+        let work = WorkKey::of("fake", &Parameters::of(&json!(1)), &UnitOptions::default(), "Do it.");
+        assert_eq!(self.repository.share(&lease, &work).unwrap(), Shared::Yours);
         assert_eq!(self.repository.take_turn(&lease, "provider", &limits, &Ask::new(7, 9)).unwrap(), Turn::Taken);
         self.repository.hold(&NewHold::new("provider", Duration::from_secs(3_600), "closed")).unwrap();
         let charge = Charge::unpriced("small", Tokens { output: 3, ..Tokens::default() });

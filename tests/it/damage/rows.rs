@@ -95,7 +95,7 @@ fn a_unit_that_was_moved_hurried_or_given_more_tries_is_found() {
 fn units_that_were_all_deleted_are_missed_if_a_job_was_made_or_changed_after_them() {
     let tables = ["messages", "attempt_results", "output_files", "charges", "partials", "checkpoints", "unit_inputs"];
     let mut all: String = tables.iter().map(|table| format!("DELETE FROM {table};")).collect();
-    all += "DELETE FROM journal; DELETE FROM attempts; DELETE FROM work_units; DELETE FROM workers; DELETE FROM turns;";
+    all += "DELETE FROM journal; DELETE FROM attempts; DELETE FROM work_units; DELETE FROM workers; DELETE FROM turns; DELETE FROM works;";
     all += "UPDATE accounts SET spent = 0, reserved = 0;";
     let found = verification_after(&Verify::new(), &all);
     assert!(found.to_string().contains("I13 the journal: row "), "{found}");

@@ -178,7 +178,7 @@ fn serve(mut stream: Connection, number: usize, play: &Arc<Play>, asked: &Sender
             Step::Trickle(bytes) => bytes.chunks(1).try_for_each(|byte| stream.write_all(byte)),
             Step::Flood(bytes, times) => (0..times).try_for_each(|_| stream.write_all(&bytes)),
             Step::Drip(bytes, every) => loop {
-                thread::sleep(every);
+                thread::park_timeout(every);
                 if let Err(error) = stream.write_all(&bytes).and_then(|()| stream.flush()) {
                     break Err(error);
                 }
