@@ -118,6 +118,8 @@ pub(crate) mod rules;
 #[cfg(any(feature = "sqlite", feature = "sqlite-system"))]
 pub mod sqlite;
 mod views;
+#[cfg(any(feature = "sqlite", feature = "sqlite-system"))]
+mod writer;
 
 /// What a repository answers.
 pub type Result<T> = std::result::Result<T, RepositoryError>;

@@ -13,24 +13,18 @@ use crate::chain::{self, Hash};
 use crate::clock::Moment;
 use crate::job::JobId;
 use crate::lease::{Lease, OwnerId};
-use crate::repository::{JournalEntry, RepositoryError};
+use crate::repository::{JournalEntry, RepositoryError, writer};
 use crate::unit::{Change, UnitKey, UnitStatus};
 
 /// What a verb says about its change.
 pub(super) type Answer<T> = Result<T, Fault>;
 
 /// Why a change was not made.
-#[derive(Debug)]
-pub(super) enum Fault {
-    /// The verb decided against it, and wrote nothing of the unit.
-    Rejected(RepositoryError),
-    /// SQLite failed: the transaction is void.
-    Sqlite(rusqlite::Error),
-}
+pub(super) type Fault = writer::Fault<rusqlite::Error>;
 
 impl From<rusqlite::Error> for Fault {
     fn from(error: rusqlite::Error) -> Fault {
-        Fault::Sqlite(error)
+        Fault::Failed(error)
     }
 }
 
@@ -40,7 +34,7 @@ impl From<RepositoryError> for Fault {
         if error.is_rejection() || matches!(error, RepositoryError::Corrupt { .. }) {
             Fault::Rejected(error)
         } else {
-            Fault::Sqlite(storage_failure(error.to_string()))
+            Fault::Failed(storage_failure(error.to_string()))
         }
     }
 }
@@ -419,6 +413,6 @@ mod tests {
     fn a_storage_that_fails_is_no_rejection() {
         let stale = RepositoryError::UnknownJob(JobId(1));
         assert!(matches!(Fault::from(stale), Fault::Rejected(_)));
-        assert!(matches!(Fault::from(RepositoryError::StorageFull), Fault::Sqlite(_)));
+        assert!(matches!(Fault::from(RepositoryError::StorageFull), Fault::Failed(_)));
     }
 }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `open` | what is ours, what is refused, how a new file comes to be |
 //! | `migrate` | the schema, and how an older one becomes today's |
-//! | `queue`, `writer`, `answers` | all changes go through one thread, which commits whatever waits as one transaction |
+//! | `writer` | all changes go through [one thread](super::writer), which commits whatever waits as one transaction |
 //! | `book` | an open transaction, the journal's chain, what the writer remembers |
 //! | `jobs`, `units`, `claims`, `attempts`, `endings`, `owners`, `purge` | the verbs, in the order a unit travels |
 //! | `accounts` | budgets, brought up to date as attempts begin and end |
@@ -28,7 +28,6 @@
 //! every unit more than they are worth.
 
 mod accounts;
-mod answers;
 mod archive;
 mod attempts;
 mod backlog;
@@ -48,7 +47,6 @@ mod owners;
 mod plans;
 mod providers;
 mod purge;
-mod queue;
 mod read;
 mod readers;
 mod rows;
@@ -77,9 +75,10 @@ use self::messages::NewMessage;
 pub use self::open::OpenError;
 use self::open::Place;
 use self::units::{NewRow, Taken};
-use self::writer::{Order, Patience, Writer, WriterThread};
+use self::writer::File;
 use super::listeners::Listeners;
 use super::rules::End;
+use super::writer::{Order, Patience, Writer, WriterThread};
 use super::{
     Archive, Backlog, By, CancelAnswer, ClaimRequest, Claimant, Closed, Insertion, Intake, News, Page, Purged,
     Repository, Result, Slot, Submitted, Swept, UnitFilter, rules,
@@ -115,7 +114,7 @@ pub struct SqliteRepository {
 #[derive(Debug)]
 struct Shared {
     place: Place,
-    writer: Writer,
+    writer: Writer<File>,
     thread: Option<JoinHandle<()>>,
     archive: SqliteArchive,
     listeners: Listeners,
@@ -209,7 +208,8 @@ impl SqliteOptions {
         let writer = Writer::new();
         let memory = Memory::new(self.is_chained);
         let failed = |error: std::io::Error| OpenError::Failed { path: place.path().to_owned(), source: error.into() };
-        let thread = WriterThread::new(&writer, connection, memory, self.patience, place.clone()).map_err(failed)?;
+        let file = File::new(connection, memory, place.clone(), self.patience.busy);
+        let thread = WriterThread::new(&writer, file, self.patience).map_err(failed)?;
         let thread = std::thread::Builder::new().name("workcrew-writer".to_owned()).spawn(move || thread.serve());
         let thread = thread.map_err(failed)?;
         let archive = SqliteArchive::beside_writer(place.clone(), Arc::clone(&self.clock));

@@ -15,16 +15,6 @@ use super::open;
 /// How long it is left alone after it could not be emptied: somebody reads it, or the file has no room either.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What became of the transactions since it was last told whether the disk is full.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Room {
-    /// There were none.
-    Unknown,
-    Enough,
-    /// For one of them at least.
-    TooLittle,
-}
-
 #[derive(Debug)]
 pub(super) struct Log {
     path: PathBuf,

@@ -10,7 +10,7 @@ use crate::lease::Backpressure;
 
 /// Whether a change may overtake others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lane {
+pub(in crate::repository) enum Lane {
     /// Ahead of everything ordinary.
     Urgent,
     /// In the order of arrival.
@@ -19,7 +19,7 @@ pub(super) enum Lane {
 
 /// A queue of many senders and one receiver.
 #[derive(Debug)]
-pub(super) struct Queue<T> {
+pub(in crate::repository) struct Queue<T> {
     state: Mutex<State<T>>,
     /// Something arrived, or the queue was closed.
     arrived: Condvar,
@@ -45,7 +45,7 @@ struct State<T> {
 }
 
 impl<T> Queue<T> {
-    pub(super) fn new(limit_bytes: usize) -> Queue<T> {
+    pub(in crate::repository) fn new(limit_bytes: usize) -> Queue<T> {
         let state = State {
             urgent: Vec::new(),
             ordinary: Vec::new(),
@@ -60,7 +60,7 @@ impl<T> Queue<T> {
     }
 
     /// Adds an item, waiting for room if the queue is full. A closed queue gives it back.
-    pub(super) fn send(&self, lane: Lane, bytes: usize, item: T) -> Result<(), T> {
+    pub(in crate::repository) fn send(&self, lane: Lane, bytes: usize, item: T) -> Result<(), T> {
         let mut state = self.lock();
         // What is larger than the whole queue may enter when it is empty.
         while lane == Lane::Ordinary
@@ -94,7 +94,7 @@ impl<T> Queue<T> {
     /// Takes everything that waits, urgent items apart, waiting for a first one.
     ///
     /// With a `patience` it may return with nothing. `None` once the queue is closed and empty.
-    pub(super) fn take(&self, patience: Option<Duration>) -> Option<(Vec<T>, Vec<T>)> {
+    pub(in crate::repository) fn take(&self, patience: Option<Duration>) -> Option<(Vec<T>, Vec<T>)> {
         let mut state = self.lock();
         let is_idle = |state: &mut State<T>| {
             state.is_awaited = state.is_idle();
@@ -118,7 +118,7 @@ impl<T> Queue<T> {
     }
 
     /// Counts what the receiver took and still has towards the limit.
-    pub(super) fn hold(&self, bytes: usize) {
+    pub(in crate::repository) fn hold(&self, bytes: usize) {
         let mut state = self.lock();
         let was_more = bytes < std::mem::replace(&mut state.held_bytes, bytes);
         drop(state);
@@ -128,7 +128,7 @@ impl<T> Queue<T> {
     }
 
     /// How much waits.
-    pub(super) fn backpressure(&self) -> Backpressure {
+    pub(in crate::repository) fn backpressure(&self) -> Backpressure {
         let state = self.lock();
         Backpressure {
             changes: state.urgent.len() + state.ordinary.len(),
@@ -140,17 +140,17 @@ impl<T> Queue<T> {
     }
 
     /// Has everybody know whether the disk is full.
-    pub(super) fn set_disk_full(&self, is_disk_full: bool) {
+    pub(in crate::repository) fn set_disk_full(&self, is_disk_full: bool) {
         self.lock().is_disk_full = is_disk_full;
     }
 
     /// Takes what is urgent, if anything, without waiting.
-    pub(super) fn take_urgent(&self) -> Vec<T> {
+    pub(in crate::repository) fn take_urgent(&self) -> Vec<T> {
         std::mem::take(&mut self.lock().urgent)
     }
 
     /// Lets nothing more in. What waits can still be taken.
-    pub(super) fn close(&self) {
+    pub(in crate::repository) fn close(&self) {
         self.lock().is_closed = true;
         self.arrived.notify_all();
         self.drained.notify_all();

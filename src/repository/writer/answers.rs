@@ -5,18 +5,18 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::{Sender, bounded};
 
-use super::writer::Waiting;
+use super::{Engine, Waiting};
 use crate::repository::{RepositoryError, Result};
 
 /// An answer that a caller waits for.
 ///
 /// A channel would do, but those spin before they sleep: sixty callers that do so leave the writer no processor.
 #[derive(Debug)]
-pub(super) struct Pending<T>(Arc<Place<T>>);
+pub(in crate::repository) struct Pending<T>(Arc<Place<T>>);
 
 /// The duty to answer a caller. Dropped without an answer, it says that there will be none.
 #[derive(Debug)]
-pub(super) struct Promise<T>(Option<Arc<Place<T>>>);
+pub(in crate::repository) struct Promise<T>(Option<Arc<Place<T>>>);
 
 #[derive(Debug)]
 struct Place<T> {
@@ -25,14 +25,14 @@ struct Place<T> {
 }
 
 /// Both ends of one answer.
-pub(super) fn promise<T>() -> (Promise<T>, Pending<T>) {
+pub(in crate::repository) fn promise<T>() -> (Promise<T>, Pending<T>) {
     let place = Arc::new(Place { answer: Mutex::new(None), was_answered: Condvar::new() });
     (Promise(Some(Arc::clone(&place))), Pending(place))
 }
 
 impl<T> Pending<T> {
     /// Sleeps until the answer is there.
-    pub(super) fn wait(self) -> Result<T> {
+    pub(in crate::repository) fn wait(self) -> Result<T> {
         let mut answer = self.0.answer.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             if let Some(answer) = answer.take() {
@@ -45,7 +45,7 @@ impl<T> Pending<T> {
 
 impl<T> Promise<T> {
     /// Answers the caller.
-    pub(super) fn keep(mut self, answer: Result<T>) {
+    pub(in crate::repository) fn keep(mut self, answer: Result<T>) {
         self.answer(answer);
     }
 
@@ -65,8 +65,8 @@ impl<T> Drop for Promise<T> {
 /// The thread that wakes the callers of a large group, while the writer goes on with the next.
 ///
 /// Waking a caller and freeing what it brought takes a good part of the time that its change took.
-pub(super) struct Answers {
-    groups: Option<Sender<Vec<Waiting>>>,
+pub(in crate::repository) struct Answers<E: Engine> {
+    groups: Option<Sender<Vec<Waiting<E>>>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -76,16 +76,16 @@ const TOLD_AT_ONCE: usize = 8;
 /// How many groups may wait to be told before the writer tells them itself.
 const GROUPS_TO_TELL: usize = 4;
 
-impl Answers {
-    pub(super) fn start() -> std::io::Result<Answers> {
-        let (groups, told) = bounded::<Vec<Waiting>>(GROUPS_TO_TELL);
+impl<E: Engine> Answers<E> {
+    pub(in crate::repository) fn start() -> std::io::Result<Answers<E>> {
+        let (groups, told) = bounded::<Vec<Waiting<E>>>(GROUPS_TO_TELL);
         let tell = move || told.iter().for_each(tell_made);
         let thread = std::thread::Builder::new().name("workcrew-answers".to_owned()).spawn(tell)?;
         Ok(Answers { groups: Some(groups), thread: Some(thread) })
     }
 
     /// Tells that changes were made.
-    pub(super) fn tell(&self, group: Vec<Waiting>) {
+    pub(in crate::repository) fn tell(&self, group: Vec<Waiting<E>>) {
         match &self.groups {
             Some(groups) if group.len() > TOLD_AT_ONCE => {
                 if let Err(refused) = groups.try_send(group) {
@@ -97,7 +97,7 @@ impl Answers {
     }
 }
 
-impl Drop for Answers {
+impl<E: Engine> Drop for Answers<E> {
     fn drop(&mut self) {
         self.groups = None;
         if let Some(thread) = self.thread.take() {
@@ -106,7 +106,7 @@ impl Drop for Answers {
     }
 }
 
-fn tell_made(group: Vec<Waiting>) {
+fn tell_made<E: Engine>(group: Vec<Waiting<E>>) {
     group.into_iter().for_each(Waiting::tell_made);
 }
 
