@@ -113,6 +113,8 @@ pub mod conformance;
 mod health;
 mod listeners;
 pub mod memory;
+#[cfg(any(feature = "sqlite", feature = "sqlite-system"))]
+mod prepared;
 mod requests;
 pub(crate) mod rules;
 #[cfg(any(feature = "sqlite", feature = "sqlite-system"))]

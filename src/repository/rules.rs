@@ -194,10 +194,10 @@ pub(crate) fn may_still_work(process: &Process, was_lost: bool) -> bool {
 
 /// When an inserted unit has waited too long, in boot time. Only what was accepted waits for somebody; what
 /// is submitted never has a deadline, and loses the one it had.
-pub(crate) fn queue_deadline_ms(unit: &NewUnit, intake: Intake, now: Moment) -> Option<i64> {
+pub(crate) fn queue_deadline_ms(queue_timeout: Option<Duration>, intake: Intake, now: Moment) -> Option<i64> {
     match intake {
         Intake::Open => None,
-        Intake::AcceptedBy(_) => unit.queue_timeout.map(|timeout| now.boot_ms.saturating_add(milliseconds(timeout))),
+        Intake::AcceptedBy(_) => queue_timeout.map(|timeout| now.boot_ms.saturating_add(milliseconds(timeout))),
     }
 }
 

@@ -90,7 +90,8 @@ impl Store {
                 }
                 Some((key, false)) => Insertion::Conflict(key),
                 None => {
-                    let (deadline_ms, digest) = (rules::queue_deadline_ms(new, intake, now), inputs.digest);
+                    let (deadline_ms, digest) =
+                        (rules::queue_deadline_ms(new.queue_timeout, intake, now), inputs.digest);
                     let mut unit = UnitRecord::new(self.next_unit_key(), job_id, new, (id, inputs), now);
                     unit.accepted_by = accepted_by;
                     unit.queue_deadline_ms = deadline_ms;
@@ -171,7 +172,7 @@ impl Store {
             return;
         }
         let running_ms = unit.queue_deadline_ms.filter(|_| unit.accepted_by == Some(owner));
-        let deadline_ms = running_ms.or(rules::queue_deadline_ms(new, intake, now));
+        let deadline_ms = running_ms.or(rules::queue_deadline_ms(new.queue_timeout, intake, now));
         unit.queue_deadline_ms = deadline_ms.filter(|_| unit.attempt_count == 0);
         unit.accepted_by = Some(owner);
         self.add_prompt(key, new, inputs, owner, now);

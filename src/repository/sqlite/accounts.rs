@@ -5,14 +5,14 @@
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::book::{Answer, Book};
-use super::claims::Terms;
 use super::migrate;
-use super::rows::{HotUnit, read_attempts, read_charges};
+use super::rows::{read_attempts, read_charges};
 use crate::attempt::Attempt;
 use crate::job::JobId;
 use crate::lease::OwnerId;
 use crate::limits::{self, Account, AccountHolder, Bill, OverBudget};
 use crate::money::{Charge, Money};
+use crate::repository::prepared::{HotUnit, Terms};
 use crate::unit::UnitKey;
 
 /// The first version of the schema that has budgets.

@@ -4,39 +4,15 @@ use chrono::{DateTime, Utc};
 use rusqlite::params;
 
 use super::book::{Answer, Book, Entry, Trace};
-use super::messages::NewMessage;
-use crate::attempt::{AttemptKey, Beginning, Progress, Provenance};
+use crate::attempt::{AttemptKey, Progress};
 use crate::chain::{self, Hash};
 use crate::clock::Moment;
 use crate::conversation::to_json;
 use crate::lease::Lease;
 use crate::money::{Charge, Money};
+use crate::repository::prepared::{BeginningRow, NewMessage};
 use crate::repository::{RepositoryError, rules};
 use crate::unit::{Change, UnitStatus};
-
-/// What an attempt begins with, serialised by its caller, so that the writer need not.
-#[derive(Debug)]
-pub(super) struct BeginningRow {
-    rendered_prompt: Option<String>,
-    pub(super) provenance: Option<Provenance>,
-    pub(super) provenance_json: Option<Vec<u8>>,
-    pub(super) digest: Hash,
-}
-
-impl BeginningRow {
-    pub(super) fn of(beginning: &Beginning) -> Result<BeginningRow, RepositoryError> {
-        Ok(BeginningRow {
-            rendered_prompt: beginning.rendered_prompt.clone(),
-            provenance: beginning.provenance.clone(),
-            provenance_json: beginning.provenance.as_ref().map(to_json).transpose()?,
-            digest: beginning.digest(),
-        })
-    }
-
-    pub(super) fn len_bytes(&self) -> usize {
-        self.rendered_prompt.as_ref().map_or(0, String::len)
-    }
-}
 
 impl Book<'_> {
     /// ASSIGNED → PROCESSING. A claim may have done it already.

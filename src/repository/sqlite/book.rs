@@ -7,12 +7,13 @@ use std::collections::{HashMap, HashSet};
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::rows::{HotUnit, blob};
+use super::rows::blob;
 use crate::attempt::{Attempt, AttemptKey};
 use crate::chain::{self, Hash};
 use crate::clock::Moment;
 use crate::job::JobId;
 use crate::lease::{Lease, OwnerId};
+use crate::repository::prepared::HotUnit;
 use crate::repository::{JournalEntry, RepositoryError, writer};
 use crate::unit::{Change, UnitKey, UnitStatus};
 

@@ -3,47 +3,18 @@
 use rusqlite::params;
 
 use super::book::{Answer, Book, Entry, Trace};
-use super::messages::NewMessage;
-use super::rows::{HotUnit, named, optional_blob, read_attempt, read_attempt_result, read_charges};
-use crate::attempt::{
-    Attempt, AttemptKey, AttemptReport, AttemptResult, Closing, Outcome, OutputFile, ResultHashes, Standing,
-};
+use super::rows::{named, optional_blob, read_attempt, read_attempt_result, read_charges};
+use crate::attempt::{Attempt, AttemptKey, AttemptResult, Closing, Outcome, OutputFile, ResultHashes};
 use crate::chain::Hash;
 use crate::clock::{Moment, milliseconds};
 use crate::conversation::Raw;
 use crate::lease::Lease;
 use crate::limits;
 use crate::money::Charge;
+use crate::repository::prepared::{HotUnit, NewMessage, ReportRow};
 use crate::repository::rules::{self, Pause};
-use crate::repository::{Closed, RepositoryError, Result};
+use crate::repository::{Closed, RepositoryError};
 use crate::unit::{Change, UnitStatus};
-
-/// A report, checked and serialised by its caller, so that the writer need not.
-#[derive(Debug)]
-pub(super) struct ReportRow {
-    /// The report without what stands beside it, which is what a late report keeps too.
-    pub(super) report: AttemptReport,
-    result: Option<Raw>,
-    /// Of result and output.
-    hashes: ResultHashes,
-}
-
-impl ReportRow {
-    pub(super) fn of(report: &AttemptReport) -> Result<ReportRow> {
-        let result = rules::check_report(report)?;
-        let hashes = ResultHashes {
-            result: result.as_ref().map(|json| Hash::of(json.as_bytes())),
-            output: report.output.as_deref().map(|text| Hash::of(text.as_bytes())),
-            ..ResultHashes::default()
-        };
-        Ok(ReportRow { report: report.clone(), result, hashes })
-    }
-
-    pub(super) fn len_bytes(&self) -> usize {
-        let result = self.result.as_ref().map_or(0, |result| result.as_bytes().len());
-        result + self.report.output.as_ref().map_or(0, String::len)
-    }
-}
 
 /// What an attempt leaves when it ends.
 struct Left {
@@ -59,17 +30,6 @@ struct Left {
 pub(super) struct Cause<'a> {
     pub(super) actor: &'a str,
     pub(super) reason: Option<&'a str>,
-}
-
-impl HotUnit {
-    pub(super) fn standing(&self) -> Standing {
-        Standing {
-            status: self.status,
-            attempts_used: self.attempts_used,
-            max_retries: self.max_retries,
-            releases: self.releases,
-        }
-    }
 }
 
 impl Book<'_> {

@@ -66,17 +66,15 @@ use chrono::{DateTime, Utc};
 use serde_json::Value;
 
 pub use self::archive::SqliteArchive;
-use self::attempts::BeginningRow;
 use self::book::Memory;
-use self::claims::{Terms, fresh_claim, read_claimed};
+use self::claims::read_claimed;
 pub use self::compact::Compacted;
-use self::endings::ReportRow;
-use self::messages::NewMessage;
 pub use self::open::OpenError;
 use self::open::Place;
-use self::units::{NewRow, Taken};
+use self::units::Taken;
 use self::writer::File;
 use super::listeners::Listeners;
+use super::prepared::{BeginningRow, NewMessage, NewRow, ReportRow, Terms, fresh_claim};
 use super::rules::End;
 use super::writer::{Order, Patience, Writer, WriterThread};
 use super::{
@@ -290,7 +288,8 @@ impl Repository for SqliteRepository {
 
     fn insert(&self, job_id: JobId, units: &[NewUnit], intake: Intake) -> Result<Vec<Insertion>> {
         let now = self.shared.clock.now();
-        let rows = units.iter().map(|unit| NewRow::of(unit, intake, now)).collect::<Result<Vec<_>>>()?;
+        let mut rows = units.iter().map(NewRow::of).collect::<Result<Vec<_>>>()?;
+        rows.iter_mut().for_each(|row| row.inserted_at(now, intake));
         let order = Order::new("insert").bytes(rows.iter().map(NewRow::len_bytes).sum());
         let inserted = self.run(order, move |book| book.insert(now, job_id, &rows, intake))?;
         if intake == Intake::Open {
@@ -301,12 +300,13 @@ impl Repository for SqliteRepository {
 
     fn submit(&self, job_id: JobId, unit: &NewUnit, claimant: &Claimant, slot: &Slot) -> Result<Submitted> {
         let now = self.shared.clock.now();
-        let row = NewRow::submitted(unit, now)?;
+        let mut row = NewRow::of(unit)?;
+        row.inserted_at(now, Intake::Open);
         rules::check_slot(slot)?;
         let (mut terms, clock) = (Terms::of(claimant)?, Arc::clone(&self.shared.clock));
         let order = Order::new("submit").bytes(row.len_bytes());
         let slot = slot.clone();
-        let taken = self.run(order, move |book| book.submit(now, job_id, &row, terms.granted(&*clock), &slot))?;
+        let taken = self.run(order, move |book| book.submit(now, job_id, &row, terms.granted(clock.now()), &slot))?;
         Ok(match taken {
             Taken::Fresh(lease, status) => Submitted::Claimed(Box::new(fresh_claim(unit, lease, status, now))),
             Taken::Found(answer) => answer,
@@ -318,7 +318,7 @@ impl Repository for SqliteRepository {
         request.slots.iter().try_for_each(rules::check_slot)?;
         let (mut terms, clock) = (Terms::of(&request.claimant)?, Arc::clone(&self.shared.clock));
         let request = request.clone();
-        self.run(Order::new("claim"), move |book| book.claim(now, &request, terms.granted(&*clock)))
+        self.run(Order::new("claim"), move |book| book.claim(now, &request, terms.granted(clock.now())))
     }
 
     fn backlog(&self, job_id: JobId, owner: OwnerId, limit: usize) -> Result<Backlog> {

@@ -6,11 +6,12 @@ use rusqlite::{Connection, params};
 
 use super::book::{Answer, Book};
 use super::open::Place;
-use super::rows::{HotUnit, read_attempt_result, read_attempts};
+use super::rows::{read_attempt_result, read_attempts};
 use super::{compact, search};
 use crate::attempt::Attempt;
 use crate::clock::Moment;
 use crate::conversation::to_json;
+use crate::repository::prepared::HotUnit;
 use crate::repository::{By, PURGE_LIMIT, Purged, UnitFilter};
 use crate::unit::Change;
 

@@ -14,6 +14,7 @@ use crate::conversation::{Raw, from_json, to_json};
 use crate::job::JobId;
 use crate::lease::{Lease, OwnerId};
 use crate::money::{Charge, Money, Tokens};
+use crate::repository::prepared::HotUnit;
 use crate::repository::rules::Pause;
 use crate::unit::{UnitId, UnitKey, UnitStatus, shortened};
 use crate::worker::WorkerId;
@@ -184,56 +185,32 @@ pub(super) fn read_unit_charges(connection: &Connection, unit: UnitKey) -> rusql
     charges.collect()
 }
 
-/// The part of a unit's row that decides what may happen to it.
-#[derive(Clone, Debug)]
-pub(super) struct HotUnit {
-    pub(super) key: UnitKey,
-    pub(super) job_id: JobId,
-    pub(super) id: UnitId,
-    pub(super) status: UnitStatus,
-    pub(super) fence: i64,
-    pub(super) attempt_count: u32,
-    pub(super) attempts_used: u32,
-    pub(super) releases: u32,
-    pub(super) max_retries: u32,
-    pub(super) priority: i32,
-    pub(super) pause: Option<Pause>,
-    pub(super) is_purged: bool,
-    pub(super) lease: Option<(OwnerId, WorkerId)>,
-}
-
 /// The columns of [`HotUnit`].
 pub(super) const HOT_COLUMNS: &str = "u.key, u.job_id, u.id, u.status, u.fence, u.attempt_count, u.attempts_used, \
      u.releases, u.max_retries, u.priority, u.not_before, u.delay_ms, u.purged_at IS NOT NULL, u.lease_owner, \
      u.lease_worker FROM work_units u";
 
-impl HotUnit {
-    pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<HotUnit> {
-        let lease_owner: Option<i64> = row.get(13)?;
-        Ok(HotUnit {
-            key: UnitKey(row.get(0)?),
-            job_id: JobId(row.get(1)?),
-            id: unit_id(row, 2)?,
-            status: named(row, 3, UnitStatus::from_name)?,
-            fence: row.get(4)?,
-            attempt_count: row.get(5)?,
-            attempts_used: row.get(6)?,
-            releases: row.get(7)?,
-            max_retries: row.get(8)?,
-            priority: row.get(9)?,
-            pause: pause(row, 10, 11)?,
-            is_purged: row.get(12)?,
-            lease: match lease_owner {
-                Some(owner) => Some((OwnerId(owner), worker_id(row, 14)?)),
-                None => None,
-            },
-        })
-    }
-
-    /// The attempt that was made last, or is being made.
-    pub(super) fn attempt(&self) -> AttemptKey {
-        AttemptKey { unit: self.key, number: self.attempt_count }
-    }
+/// Reads the columns of a [`HotUnit`].
+pub(super) fn hot_unit(row: &Row<'_>) -> rusqlite::Result<HotUnit> {
+    let lease_owner: Option<i64> = row.get(13)?;
+    Ok(HotUnit {
+        key: UnitKey(row.get(0)?),
+        job_id: JobId(row.get(1)?),
+        id: unit_id(row, 2)?,
+        status: named(row, 3, UnitStatus::from_name)?,
+        fence: row.get(4)?,
+        attempt_count: row.get(5)?,
+        attempts_used: row.get(6)?,
+        releases: row.get(7)?,
+        max_retries: row.get(8)?,
+        priority: row.get(9)?,
+        pause: pause(row, 10, 11)?,
+        is_purged: row.get(12)?,
+        lease: match lease_owner {
+            Some(owner) => Some((OwnerId(owner), worker_id(row, 14)?)),
+            None => None,
+        },
+    })
 }
 
 impl Book<'_> {
@@ -250,13 +227,13 @@ impl Book<'_> {
     fn one_unit(&self, sql: &str, key: impl rusqlite::Params) -> Answer<Option<HotUnit>> {
         let mut select = self.connection.prepare_cached(sql)?;
         let mut rows = select.query(key)?;
-        Ok(rows.next()?.map(HotUnit::read).transpose()?)
+        Ok(rows.next()?.map(hot_unit).transpose()?)
     }
 
     /// Several units, in the order of the query.
     pub(super) fn units(&self, conditions: &str, parameters: impl rusqlite::Params) -> Answer<Vec<HotUnit>> {
         let mut select = self.connection.prepare_cached(&format!("SELECT {HOT_COLUMNS} {conditions}"))?;
-        let units = select.query_map(parameters, HotUnit::read)?;
+        let units = select.query_map(parameters, hot_unit)?;
         Ok(units.collect::<rusqlite::Result<_>>()?)
     }
 

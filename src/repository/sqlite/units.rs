@@ -4,75 +4,16 @@ use chrono::{DateTime, Utc};
 use rusqlite::{OptionalExtension, params};
 
 use super::book::{Answer, Book, Entry};
-use super::claims::{Grant, Terms};
 use super::read;
-use super::rows::{HotUnit, blob, optional_blob, optional_time};
+use super::rows::{blob, optional_blob, optional_time};
 use crate::chain::Hash;
 use crate::clock::Moment;
 use crate::job::JobId;
 use crate::lease::{Lease, OwnerId};
-use crate::repository::rules::{self, End, Pause};
+use crate::repository::prepared::{Grant, HotUnit, NewRow, Terms};
+use crate::repository::rules::{self, End};
 use crate::repository::{By, CancelAnswer, Insertion, Intake, RepositoryError, Slot, Submitted, actor};
-use crate::unit::{Change, Inputs, NewUnit, UnitId, UnitKey, UnitStatus, WorkUnit, unit_digest};
-
-/// A unit that is to be stored, checked and serialised by its caller, so that the writer need not.
-#[derive(Debug)]
-pub(super) struct NewRow {
-    id: UnitId,
-    inputs: Inputs,
-    unit_type: Option<String>,
-    prompt: Option<String>,
-    template: Option<String>,
-    priority: i32,
-    max_retries: u32,
-    pause: Option<Pause>,
-    queue_deadline_ms: Option<i64>,
-}
-
-impl NewRow {
-    pub(super) fn of(unit: &NewUnit, intake: Intake, now: Moment) -> Result<NewRow, RepositoryError> {
-        let (id, inputs) = rules::check_new_unit(unit)?;
-        Ok(NewRow {
-            id,
-            inputs,
-            unit_type: unit.unit_type.clone(),
-            prompt: unit.prompt.clone(),
-            template: unit.template.clone(),
-            priority: unit.priority,
-            max_retries: unit.max_retries,
-            pause: unit.not_before.and_then(|time| Pause::until(time, now)),
-            queue_deadline_ms: rules::queue_deadline_ms(unit, intake, now),
-        })
-    }
-
-    /// A unit that is submitted: whoever submits it is there to execute it, so that it waits for nobody.
-    pub(super) fn submitted(unit: &NewUnit, now: Moment) -> Result<NewRow, RepositoryError> {
-        NewRow::of(unit, Intake::Open, now)
-    }
-
-    /// Its row as it stands right after it was inserted.
-    fn inserted(&self, key: UnitKey, job_id: JobId) -> HotUnit {
-        HotUnit {
-            key,
-            job_id,
-            id: self.id.clone(),
-            status: UnitStatus::Pending,
-            fence: 0,
-            attempt_count: 0,
-            attempts_used: 0,
-            releases: 0,
-            max_retries: self.max_retries,
-            priority: self.priority,
-            pause: self.pause,
-            is_purged: false,
-            lease: None,
-        }
-    }
-
-    pub(super) fn len_bytes(&self) -> usize {
-        self.inputs.payload.len() + self.prompt.as_ref().map_or(0, String::len)
-    }
-}
+use crate::unit::{Change, UnitKey, UnitStatus, WorkUnit, unit_digest};
 
 /// What became of a submission, before the records are read.
 #[derive(Debug)]
