@@ -7,7 +7,7 @@
     expect(unreachable_pub, reason = "public as `testing::{point, Stage}` where that is compiled")
 )]
 #![cfg_attr(
-    not(any(feature = "testing", feature = "sqlite", feature = "sqlite-system")),
+    not(any(feature = "testing", feature = "sqlite", feature = "sqlite-system", feature = "postgres")),
     expect(dead_code, reason = "only durable storage has something to lose")
 )]
 

@@ -62,6 +62,8 @@ pub use pool::{
 pub use process::Process;
 pub use prompt::{Prompt, PromptError};
 pub use repository::memory::MemoryRepository;
+#[cfg(feature = "postgres")]
+pub use repository::postgres::PostgresRepository;
 #[cfg(any(feature = "sqlite", feature = "sqlite-system"))]
 pub use repository::sqlite::SqliteRepository;
 pub use repository::{Archive, Repository, RepositoryError};

@@ -113,14 +113,16 @@ pub mod conformance;
 mod health;
 mod listeners;
 pub mod memory;
-#[cfg(any(feature = "sqlite", feature = "sqlite-system"))]
+#[cfg(feature = "postgres")]
+pub mod postgres;
+#[cfg(any(feature = "sqlite", feature = "sqlite-system", feature = "postgres"))]
 mod prepared;
 mod requests;
 pub(crate) mod rules;
 #[cfg(any(feature = "sqlite", feature = "sqlite-system"))]
 pub mod sqlite;
 mod views;
-#[cfg(any(feature = "sqlite", feature = "sqlite-system"))]
+#[cfg(any(feature = "sqlite", feature = "sqlite-system", feature = "postgres"))]
 mod writer;
 
 /// What a repository answers.

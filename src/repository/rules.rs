@@ -220,7 +220,7 @@ impl Wishes {
     }
 
     /// How many units must be looked at to find `count` that no slot is for.
-    #[cfg(any(test, feature = "sqlite", feature = "sqlite-system"))]
+    #[cfg(any(test, feature = "sqlite", feature = "sqlite-system", feature = "postgres"))]
     pub(crate) fn to_look_at(&self, count: usize) -> usize {
         count.saturating_add(self.named.len())
     }
@@ -338,8 +338,14 @@ pub(crate) fn owner_loss(owner: &Owner, boot_id: &str) -> Option<Staleness> {
     } else if !known.is_empty() && !boot_id.is_empty() && known != boot_id {
         Some(Staleness::OtherBoot)
     } else {
-        owner.process.is_provably_dead(boot_id).then_some(Staleness::OwnerDied)
+        owner_death(owner, boot_id)
     }
+}
+
+/// The same where owners are on many machines: of another boot nobody can tell whether it is over, or goes on elsewhere.
+pub(crate) fn owner_death(owner: &Owner, boot_id: &str) -> Option<Staleness> {
+    let is_dead = owner.ended_at.is_none() && owner.process.is_provably_dead(boot_id);
+    is_dead.then_some(Staleness::OwnerDied)
 }
 
 /// How long nothing may be heard of an owner that cannot be seen before it is taken for dead.

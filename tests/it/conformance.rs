@@ -56,3 +56,50 @@ fn the_repository_in_memory_conforms() {
 fn the_sqlite_repository_conforms() {
     conformance::run(InDirectory::fresh);
 }
+
+#[cfg(feature = "postgres")]
+mod on_postgres {
+    use super::*;
+    use workcrew::repository::postgres::{PostgresOptions, PostgresRepository};
+
+    /// A schema of its own on the server of the tests.
+    struct InSchema(OnManualClock<PostgresRepository>);
+
+    impl InSchema {
+        fn fresh(server: &support::postgres::Server) -> Box<dyn Subject> {
+            let clock = ManualClock::new();
+            let options = PostgresOptions::new().clock(clock.clone()).readers(1);
+            let repository = options.connect(&server.fresh()).expect("a fresh schema");
+            Box::new(InSchema(OnManualClock::new(repository, clock)))
+        }
+    }
+
+    impl Subject for InSchema {
+        fn repository(&self) -> &dyn Repository {
+            self.0.repository()
+        }
+
+        fn now(&self) -> DateTime<Utc> {
+            self.0.now()
+        }
+
+        fn advance(&self, by: Duration) {
+            self.0.advance(by);
+        }
+
+        fn set_calendar(&self, by: TimeDelta) -> bool {
+            self.0.set_calendar(by)
+        }
+
+        fn spans_machines(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn the_postgres_repository_conforms() {
+        if let Some(server) = support::postgres::server() {
+            conformance::run(|| InSchema::fresh(server));
+        }
+    }
+}

@@ -101,6 +101,11 @@ pub trait Subject {
     fn boot_id(&self) -> Arc<str> {
         SystemClock.boot_id()
     }
+
+    /// Whether its owners may be on other machines, so that another boot says nothing of whether they live. Then only their leases do.
+    fn spans_machines(&self) -> bool {
+        false
+    }
 }
 
 /// A repository that was opened with a [`ManualClock`].

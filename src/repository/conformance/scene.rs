@@ -67,6 +67,11 @@ impl<'a> Scene<'a> {
         self.subject.set_calendar(by)
     }
 
+    /// Whether an owner of another boot may live on another machine.
+    pub(super) fn spans_machines(&self) -> bool {
+        self.subject.spans_machines()
+    }
+
     /// Where we are, as an owner says it.
     pub(super) fn this_process(&self) -> Process {
         Process::this(&self.subject.boot_id())

@@ -1,5 +1,7 @@
 //! What several tests need: folders, owners, chance, and children of this very binary.
 
+#[cfg(feature = "postgres")]
+pub(crate) mod postgres;
 pub(crate) mod small_disk;
 
 use std::hash::{BuildHasher, RandomState};
