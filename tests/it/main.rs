@@ -34,6 +34,8 @@ mod pool_freeze;
 mod pool_races;
 mod pool_stress;
 mod pool_stuck;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod processes;
 mod property;
 mod questions;

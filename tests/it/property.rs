@@ -1,4 +1,4 @@
-//! Random histories, told to the repository in memory and to SQLite: they must answer alike,
+//! Random histories, told to the repository in memory and to one that is stored: they must answer alike,
 //! and keep the same record.
 //!
 //! `WORKCREW_SEED` repeats a run, `PROPTEST_CASES` sets how many histories it has.
@@ -6,7 +6,6 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use chrono::TimeDelta;
@@ -28,13 +27,16 @@ use workcrew::unit::Change;
 use workcrew::worker::WorkerChange;
 use workcrew::{
     AttemptReport, Beginning, Charge, Ending, Failure, FailureKind, JobChange, JobId, Lease, MemoryRepository, Message,
-    Money, NewJob, NewOwner, NewUnit, Next, OwnerId, OwnerState, Part, Price, Process, Progress, Role,
-    SqliteRepository, Tokens, UnitKey, UnitStatus, WorkUnit, WorkerId,
+    Money, NewJob, NewOwner, NewUnit, Next, OwnerId, OwnerState, Part, Price, Process, Progress, Role, Tokens, UnitKey,
+    UnitStatus, WorkUnit, WorkerId,
 };
 
 use crate::support;
 
 const DEFAULT_CASES: u32 = 150;
+/// A server is asked over a socket, and makes a schema for each.
+#[cfg(feature = "postgres")]
+const POSTGRES_CASES: u32 = 40;
 const OWNERS: usize = 3;
 const WORKERS: usize = 4;
 
@@ -159,7 +161,7 @@ enum Operation {
         by_ms: i64,
     },
     Reboot,
-    /// SQLite is closed and opened again, which nobody may notice.
+    /// What is stored is closed and opened again, which nobody may notice.
     Reopen,
 }
 
@@ -407,13 +409,18 @@ fn is_stale(answer: Answer<()>) -> bool {
     matches!(answer, Err(RepositoryError::Stale { .. }))
 }
 
+/// Opens the same repository again and again.
+type Open = Box<dyn Fn(&ManualClock) -> Box<dyn Repository>>;
+
 /// Both repositories, and what the history has brought forth.
 struct World {
     clock: ManualClock,
     memory: MemoryRepository,
     /// There but while it is opened again.
-    sqlite: Option<SqliteRepository>,
-    path: PathBuf,
+    stored: Option<Box<dyn Repository>>,
+    open: Open,
+    /// Whether a restart of the machine means something to what is stored, as it does in memory.
+    knows_boots: bool,
     jobs: Vec<JobId>,
     owners: Vec<(NewOwner, OwnerId)>,
     /// The latest last.
@@ -422,18 +429,43 @@ struct World {
     tokens: i64,
     /// How often a slot got the unit that it was for.
     wishes_granted: u32,
-    _folder: TempDir,
+    _folder: Option<TempDir>,
 }
 
 type Checked<T> = Result<T, TestCaseError>;
 
 impl World {
-    fn new() -> Checked<World> {
-        let (folder, clock) = (support::folder(), ManualClock::new());
+    fn with_sqlite() -> Checked<World> {
+        let folder = support::folder();
+        let path = folder.path().join("history.db");
+        let open = move |clock: &ManualClock| -> Box<dyn Repository> {
+            Box::new(SqliteOptions::new().clock(clock.clone()).open(&path).unwrap())
+        };
+        let mut world = World::new(Box::new(open))?;
+        world._folder = Some(folder);
+        Ok(world)
+    }
+
+    /// Owners may be on other machines there, so that nothing is known of boots.
+    #[cfg(feature = "postgres")]
+    fn with_postgres(server: &support::postgres::Server) -> Checked<World> {
+        let address = server.fresh();
+        let open = move |clock: &ManualClock| -> Box<dyn Repository> {
+            let options = workcrew::repository::postgres::PostgresOptions::new();
+            Box::new(options.clock(clock.clone()).readers(1).connect(&address).unwrap())
+        };
+        let mut world = World::new(Box::new(open))?;
+        world.knows_boots = false;
+        Ok(world)
+    }
+
+    fn new(open: Open) -> Checked<World> {
+        let clock = ManualClock::new();
         let mut world = World {
             memory: MemoryRepository::with_clock(clock.clone()),
-            sqlite: None,
-            path: folder.path().join("history.db"),
+            stored: None,
+            open,
+            knows_boots: true,
             clock,
             jobs: Vec::new(),
             owners: Vec::new(),
@@ -441,7 +473,7 @@ impl World {
             reports: Vec::new(),
             tokens: 0,
             wishes_granted: 0,
-            _folder: folder,
+            _folder: None,
         };
         world.open();
         for job in [NewJob::named("plain"), NewJob::named("templated").template("do {it}")] {
@@ -457,18 +489,17 @@ impl World {
 
     /// Asks both, and fails if they do not answer alike.
     fn both<T: PartialEq + Debug>(&self, ask: impl Fn(&dyn Repository) -> Answer<T>) -> Checked<Option<T>> {
-        alike(told(ask(&self.memory)), told(ask(self.sqlite())))
+        alike(told(ask(&self.memory)), told(ask(self.stored())))
     }
 
-    /// Closes SQLite if it is open, and opens it.
+    /// Closes what is stored if it is open, and opens it.
     fn open(&mut self) {
-        self.sqlite = None;
-        let options = SqliteOptions::new().clock(self.clock.clone());
-        self.sqlite = Some(options.open(&self.path).unwrap());
+        self.stored = None;
+        self.stored = Some((self.open)(&self.clock));
     }
 
-    fn sqlite(&self) -> &SqliteRepository {
-        self.sqlite.as_ref().expect("it was opened")
+    fn stored(&self) -> &dyn Repository {
+        self.stored.as_deref().expect("it was opened")
     }
 
     fn owner(&self, place: usize) -> OwnerId {
@@ -616,7 +647,8 @@ impl World {
             }
             O::Advance { by_ms } => self.clock.advance(Duration::from_millis(*by_ms)),
             O::JumpWall { by_ms } => self.clock.jump_wall(TimeDelta::milliseconds(*by_ms)),
-            O::Reboot => self.clock.reboot(),
+            O::Reboot if self.knows_boots => self.clock.reboot(),
+            O::Reboot => {}
             O::Reopen => self.open(),
             of_a_lease => self.step_of_lease(of_a_lease)?,
         }
@@ -648,7 +680,7 @@ impl World {
             O::Append { follows, messages, .. } => self.append(&lease, *follows, messages)?,
             O::Partial { text, .. } => {
                 let _ = self.memory.partial(&lease, text);
-                prop_assert_eq!(told(self.sqlite().partial(&lease, text)), Ok(()));
+                prop_assert_eq!(told(self.stored().partial(&lease, text)), Ok(()));
                 self.both(|repository| repository.flush(&lease))?;
             }
             O::Flush { .. } => {
@@ -734,9 +766,9 @@ impl World {
     fn append(&mut self, lease: &Lease, offset: i64, messages: &[Message]) -> Checked<()> {
         let count = self.memory.messages(lease.attempt(), 0, PAGE_LIMIT).unwrap().items.len();
         let follows = u32::try_from((count as i64 + offset).max(0)).unwrap();
-        // What SQLite has to object it tells with the flush.
+        // What is stored objects with the flush.
         let _ = self.memory.append(lease, follows, messages);
-        prop_assert_eq!(told(self.sqlite().append(lease, follows, messages)), Ok(()));
+        prop_assert_eq!(told(self.stored().append(lease, follows, messages)), Ok(()));
         self.both(|repository| repository.flush(lease)).map(drop)
     }
 
@@ -824,7 +856,7 @@ impl World {
     }
 
     fn verify(&self) -> Checked<()> {
-        for archive in [&self.memory as &dyn Archive, self.sqlite()] {
+        for archive in [&self.memory as &dyn Archive, self.stored()] {
             let verification = verify(archive).unwrap();
             prop_assert!(verification.is_clean(), "{archive:?}: {verification}");
         }
@@ -842,8 +874,8 @@ fn told<T>(answer: Answer<T>) -> Result<T, String> {
     })
 }
 
-fn alike<T: PartialEq + Debug>(memory: Result<T, String>, sqlite: Result<T, String>) -> Checked<Option<T>> {
-    prop_assert_eq!(&memory, &sqlite, "left is memory, right is SQLite");
+fn alike<T: PartialEq + Debug>(memory: Result<T, String>, stored: Result<T, String>) -> Checked<Option<T>> {
+    prop_assert_eq!(&memory, &stored, "left is memory, right is stored");
     Ok(memory.ok())
 }
 
@@ -854,8 +886,7 @@ fn slot(worker: usize) -> Slot {
 }
 
 /// Tells which changes there were, and how often a slot got the unit that it was for.
-fn tell(operations: &[Operation]) -> Checked<(BTreeSet<Change>, u32)> {
-    let mut world = World::new()?;
+fn tell(mut world: World, operations: &[Operation]) -> Checked<(BTreeSet<Change>, u32)> {
     for (number, operation) in operations.iter().enumerate() {
         let step = world.step(operation).and_then(|()| world.units());
         step.map_err(|error| TestCaseError::fail(format!("operation {number}, {operation:?}: {error}")))?;
@@ -865,9 +896,9 @@ fn tell(operations: &[Operation]) -> Checked<(BTreeSet<Change>, u32)> {
     Ok((journal.iter().map(|row| row.change).collect(), world.wishes_granted))
 }
 
-#[test]
-fn memory_and_sqlite_answer_alike_and_keep_the_same_record_whatever_happens() {
-    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(DEFAULT_CASES);
+/// Tells random histories, as many as are asked for or by default.
+fn tell_histories(default_cases: u32, world: impl Fn() -> Checked<World>) {
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(default_cases);
     let config = Config { cases, failure_persistence: None, max_shrink_iters: 4_000, ..Config::default() };
     let seed = support::Random::seed();
     let mut bytes = [0; 32];
@@ -876,7 +907,7 @@ fn memory_and_sqlite_answer_alike_and_keep_the_same_record_whatever_happens() {
 
     let (seen, wishes_granted) = (RefCell::new(BTreeMap::<Change, u32>::new()), Cell::new(0));
     let outcome = runner.run(&history(), |operations| {
-        let (changes, wishes) = tell(&operations)?;
+        let (changes, wishes) = tell(world()?, &operations)?;
         wishes_granted.set(wishes_granted.get() + wishes);
         for change in changes {
             *seen.borrow_mut().entry(change).or_default() += 1;
@@ -897,8 +928,21 @@ fn memory_and_sqlite_answer_alike_and_keep_the_same_record_whatever_happens() {
 }
 
 #[test]
+fn memory_and_sqlite_answer_alike_and_keep_the_same_record_whatever_happens() {
+    tell_histories(DEFAULT_CASES, World::with_sqlite);
+}
+
+#[cfg(feature = "postgres")]
+#[test]
+fn memory_and_postgres_answer_alike_and_keep_the_same_record_whatever_happens() {
+    if let Some(server) = support::postgres::server() {
+        tell_histories(POSTGRES_CASES, || World::with_postgres(server));
+    }
+}
+
+#[test]
 fn large_results_end_a_page_of_both_alike() {
-    let world = World::new().unwrap();
+    let world = World::with_sqlite().unwrap();
     let large = "r".repeat(PAGE_LIMIT_BYTES / 2);
     for number in 0..3 {
         let unit = NewUnit::new(unit_id(number)).prompt("short");
@@ -910,7 +954,7 @@ fn large_results_end_a_page_of_both_alike() {
         world.both(|repository| repository.finish(&claim.lease, &report)).unwrap();
     }
     let all = UnitFilter::default();
-    for repository in [&world.memory as &dyn Repository, world.sqlite()] {
+    for repository in [&world.memory as &dyn Repository, world.stored()] {
         let page = repository.units(&all, 0, PAGE_LIMIT).unwrap();
         assert_eq!((page.items.len(), page.next), (2, Some(2)), "{repository:?}");
     }

@@ -369,7 +369,7 @@ pub(super) fn counts(connection: &mut Connection, job_id: JobId) -> Read<Counts>
     Ok(counts)
 }
 
-/// Summed by the server, which adds beyond what fits a number and then says so.
+/// Summed by the server, whose sums are as long as they must be.
 pub(super) fn costs(connection: &mut Connection, job_id: Option<JobId>) -> Read<Costs> {
     if let Some(job_id) = job_id {
         job(connection, job_id)?;
@@ -377,11 +377,9 @@ pub(super) fn costs(connection: &mut Connection, job_id: Option<JobId>) -> Read<
     let rows = connection.rows(
         "SELECT c.model, a.outcome IS NOT NULL AND a.outcome <> 'COMPLETED', a.started_at IS NOT NULL AND a.outcome IS NOT NULL,
                 count(*), count(*) FILTER (WHERE c.model IS NOT NULL AND c.amount IS NULL),
-                least(coalesce(sum(c.input), 0), 9223372036854775807)::bigint, least(coalesce(sum(c.output), 0), 9223372036854775807)::bigint,
-                least(coalesce(sum(c.cache_read), 0), 9223372036854775807)::bigint,
-                least(coalesce(sum(c.cache_write), 0), 9223372036854775807)::bigint,
-                least(coalesce(sum(c.reasoning), 0), 9223372036854775807)::bigint,
-                greatest(least(coalesce(sum(c.amount), 0), 9223372036854775807), -9223372036854775808)::bigint
+                sum(c.input)::text, sum(c.output)::text,
+                sum(c.cache_read)::text, sum(c.cache_write)::text, sum(c.reasoning)::text,
+                sum(c.amount)::text
          FROM attempts a
          JOIN work_units u ON u.key = a.unit_key
          LEFT JOIN charges c ON c.unit_key = a.unit_key AND c.attempt_number = a.number
@@ -395,8 +393,15 @@ pub(super) fn costs(connection: &mut Connection, job_id: Option<JobId>) -> Read<
         let damaged = || ("a charge".to_owned(), 0);
         let line = || {
             let Some(model) = row.optional_text(0)? else { return Ok(None) };
-            let amount = Money::from_nanos(row.optional_number(10)?.unwrap_or_default());
-            Ok(Some((model, row.tokens(5)?, Cost { amount, unpriced: row.count(4)? })))
+            let tokens = Tokens {
+                input: sum(row, 5, u64::MAX)?,
+                output: sum(row, 6, u64::MAX)?,
+                cache_read: sum(row, 7, u64::MAX)?,
+                cache_write: sum(row, 8, u64::MAX)?,
+                reasoning: sum(row, 9, u64::MAX)?,
+            };
+            let cost = Cost { amount: Money::from_nanos(sum(row, 10, i64::MAX)?), unpriced: row.count(4)? };
+            Ok(Some((model, tokens, cost)))
         };
         let Some((model, used, line_cost)) = understood(line(), damaged)? else {
             unbilled += if row.flag(2)? { row.count::<u64>(3)? } else { 0 };
@@ -411,6 +416,13 @@ pub(super) fn costs(connection: &mut Connection, job_id: Option<JobId>) -> Read<
     }
     let model_cost = |(model, (tokens, cost))| ModelCost { model, tokens, cost };
     Ok(Costs { by_model: by_model.into_iter().map(model_cost).collect(), in_vain, unbilled })
+}
+
+/// A sum of any length, as much of it as fits into a number.
+fn sum<T: TryFrom<i128> + Default>(row: &Row, column: usize, most: T) -> Read<T> {
+    let Some(digits) = row.get_as::<Option<&str>>(column)? else { return Ok(T::default()) };
+    let sum: i128 = digits.parse().map_err(unreadable)?;
+    Ok(T::try_from(sum).unwrap_or(most))
 }
 
 pub(super) fn messages(
