@@ -69,7 +69,8 @@
 //!
 //! **Turns.** Before a provider is asked an attempt [takes a turn](Repository::take_turn), which counts for all owners that work under limits of the
 //! same provider (see [`crate::limits`]). While a provider is [held](Repository::hold) there are none, whatever the limits are. Both are measured
-//! by the machine's clock, not by the calendar; turns do not outlive a restart of the machine, holds do.
+//! by the machine's clock, not by the calendar; turns do not outlive a restart of the machine, holds do. Where there are many machines, the clock of leases
+//! measures both, and no restart ends either.
 //!
 //! **Workers.** A claim adds one to the load of its worker, whose row it creates if need be; whatever ends the
 //! attempt takes it off again, adds the execution time, and counts: COMPLETED as completed; FAILED,
@@ -381,7 +382,7 @@ pub trait Repository: Archive {
     /// Asks to be told what becomes of a job's units, until `hear` says `false`. It is called by whoever brought that about, after
     /// it is durable; it must not wait, nor call the repository.
     ///
-    /// What other processes do is not told. A repository that tells nothing at all is asked for its [backlog](Repository::backlog) every
+    /// What other processes do need not be told, nor all of it. A repository that tells nothing at all is asked for its [backlog](Repository::backlog) every
     /// few seconds, and what is cancelled is found with the next [renewal](Repository::renew).
     fn listen(&self, _job_id: JobId, _hear: Box<dyn Fn(&News) -> bool + Send + Sync>) {}
 
@@ -461,7 +462,8 @@ pub trait Repository: Archive {
     /// whose queue timeout passed: FAILED. Owners that are dead or of another boot and hold nothing any
     /// more are ended as by [`end_owner`](Repository::end_owner).
     ///
-    /// Of an owner in another pid namespace nobody can tell whether it lives. If it has not renewed for as long as its leases last, what
+    /// Of an owner in another pid namespace, and of one of another boot where a repository is for many machines, nobody can tell whether it lives:
+    /// its leases run out. If it has not renewed for as long as its leases last, what
     /// it accepted and that waits is for anybody, as by [`let_go`](Repository::let_go); after a day, if it holds nothing, it is ended.
     fn expire(&self, limit: usize) -> Result<Vec<Swept>>;
 

@@ -124,7 +124,7 @@ impl Book<'_> {
     ) -> Answer<Vec<HotUnit>> {
         let mut units: Vec<HotUnit> = named.values().filter(|unit| unit.lease.is_some()).cloned().collect();
         if missing > 0 && request.scope.is_open() {
-            let others = self.to_take_back(request, wishes.to_look_at(missing))?;
+            let others = self.leases_to_take_back(request, wishes.to_look_at(missing))?;
             units.extend(others.into_iter().filter(|unit| !wishes.named.contains(&unit.key)).take(missing));
         }
         Ok(units)

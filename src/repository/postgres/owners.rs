@@ -227,7 +227,7 @@ impl Book<'_> {
     }
 
     /// Units of a job whose leases ran out, as far as the request may claim them at once, in the order of keys.
-    pub(super) fn to_take_back(&mut self, request: &ClaimRequest, limit: usize) -> Answer<Vec<HotUnit>> {
+    pub(super) fn leases_to_take_back(&mut self, request: &ClaimRequest, limit: usize) -> Answer<Vec<HotUnit>> {
         self.units(
             "WHERE u.lease_owner IS NOT NULL AND u.until_lease_ms <= $1 AND u.job_id = $2
                AND u.lease_owner IS DISTINCT FROM $3 AND u.status IN ('ASSIGNED', 'PROCESSING')

@@ -3,6 +3,7 @@
 //! What can be large is cut by the server: a page asks for rows until they have as many bytes as it may have, so that never more than
 //! that and one row more is sent.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
 use postgres::Row;
@@ -330,9 +331,8 @@ pub(super) fn leases(
     let mut deaths: BTreeMap<OwnerId, Option<Staleness>> = BTreeMap::new();
     for row in &rows {
         let owner = OwnerId(row.number(6)?);
-        if !deaths.contains_key(&owner) {
-            let death = read_owner(connection, owner)?.and_then(|owner| rules::owner_death(&owner, boot_id));
-            deaths.insert(owner, death);
+        if let Entry::Vacant(unknown) = deaths.entry(owner) {
+            unknown.insert(read_owner(connection, owner)?.and_then(|owner| rules::owner_death(&owner, boot_id)));
         }
     }
     page_of(

@@ -14,7 +14,7 @@ use super::server::{Purpose, Server};
 use super::time::Time;
 use crate::attempt::AttemptKey;
 use crate::repository::RepositoryError;
-use crate::repository::writer::{Engine, Patience};
+use crate::repository::writer::{Engine, Make, Patience};
 
 /// The pause before the second attempt to connect; each one after that is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
@@ -155,7 +155,7 @@ impl Engine for Database {
     type Book<'a> = Book<'a>;
     type Error = Failure;
 
-    fn transact(&mut self, _attempts: &[AttemptKey], make: &mut dyn FnMut(&mut Book<'_>) -> Read<()>) -> Read<()> {
+    fn transact(&mut self, _attempts: &[AttemptKey], make: &mut Make<'_, Database>) -> Read<()> {
         let mut tries = 0;
         loop {
             tries += 1;

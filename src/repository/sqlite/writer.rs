@@ -10,7 +10,7 @@ use super::book::{Book, Memory, storage_failure};
 use super::open::Place;
 use super::wal::Log;
 use crate::attempt::AttemptKey;
-use crate::repository::writer::Engine;
+use crate::repository::writer::{Engine, Make};
 use crate::repository::{RepositoryError, Result};
 
 /// How long one attempt to get the lock takes. In between it is seen who has no patience left.
@@ -64,11 +64,7 @@ impl Engine for File {
     }
 
     /// What the log takes of a full disk is given back first.
-    fn transact(
-        &mut self,
-        _attempts: &[AttemptKey],
-        make: &mut dyn FnMut(&mut Book<'_>) -> rusqlite::Result<()>,
-    ) -> rusqlite::Result<()> {
+    fn transact(&mut self, _attempts: &[AttemptKey], make: &mut Make<'_, File>) -> rusqlite::Result<()> {
         let mut made = self.write_or_roll_back(make);
         if made.as_ref().is_err_and(is_full) && self.log.empty(&self.connection) {
             made = self.write_or_roll_back(make);

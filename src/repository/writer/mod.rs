@@ -47,6 +47,10 @@ pub(in crate::repository) const QUEUE_LIMIT_BYTES: usize = 64 * 1024 * 1024;
 /// What a change weighs in the queue at least: its own bookkeeping.
 const CHANGE_BYTES: usize = 512;
 
+/// Makes the changes of a group in an open transaction.
+pub(in crate::repository) type Make<'a, E> =
+    dyn FnMut(&mut <E as Engine>::Book<'_>) -> std::result::Result<(), <E as Engine>::Error> + 'a;
+
 /// A storage that makes changes in transactions.
 pub(in crate::repository) trait Engine: Send + Sized + 'static {
     /// An open transaction, and what the writer remembers from one to the next.
@@ -61,11 +65,7 @@ pub(in crate::repository) trait Engine: Send + Sized + 'static {
 
     /// Lets all of a group make its changes in one transaction, and commits it: all of them or none. It may let them do so
     /// again if the first transaction could not be. `attempts` are those that the changes are about, as far as they are known.
-    fn transact(
-        &mut self,
-        attempts: &[AttemptKey],
-        make: &mut dyn FnMut(&mut Self::Book<'_>) -> std::result::Result<(), Self::Error>,
-    ) -> std::result::Result<(), Self::Error>;
+    fn transact(&mut self, attempts: &[AttemptKey], make: &mut Make<'_, Self>) -> std::result::Result<(), Self::Error>;
 
     /// Fails if the transaction has ended by itself, so that what follows would be none.
     fn check_open(_book: &Self::Book<'_>) -> std::result::Result<(), Self::Error> {

@@ -100,10 +100,11 @@ fn work_while(place: &Place, count: usize, disturb: impl Fn() + Sync) {
             }
             times
         });
-        let hosts =
-            ["a", "b", "c"].map(|name| scope.spawn(move || work_to_the_end(&place.other_host(), place.job, name)));
-        let done: usize = hosts.map(|host| host.join().unwrap()).into_iter().sum();
+        let job = place.job;
+        let working = hosts.map(|(name, host)| scope.spawn(move || work_to_the_end(&host, job, name)));
+        let done = working.map(std::thread::ScopedJoinHandle::join);
         is_done.store(true, Ordering::SeqCst);
+        let done: usize = done.map(Result::unwrap).into_iter().sum();
         let times = disturbing.join().unwrap();
         println!("{done} units were done while it was disturbed {times} times");
         assert_eq!(done, count);
