@@ -84,13 +84,15 @@ fn tests_do_not_sleep_and_hope() {
 
 #[test]
 fn every_table_and_index_says_what_it_is_for() {
-    let schema = fs::read_to_string(root().join("schema.sql")).unwrap();
-    let lines: Vec<&str> = schema.lines().collect();
-    for (number, line) in lines.iter().enumerate().filter(|(_, line)| line.starts_with("CREATE ")) {
-        let above = number.checked_sub(1).map_or("", |above| lines[above]);
-        assert!(above.starts_with("-- "), "schema.sql:{}: nothing says what it is for: {line}", number + 1);
-        if line.contains(" INDEX ") {
-            assert!(above.starts_with("-- Serves: "), "schema.sql:{}: which query does it serve?", number + 1);
+    for path in ["schema.sql", "src/repository/postgres/schema.sql"] {
+        let schema = fs::read_to_string(root().join(path)).unwrap();
+        let lines: Vec<&str> = schema.lines().collect();
+        for (number, line) in lines.iter().enumerate().filter(|(_, line)| line.starts_with("CREATE ")) {
+            let above = number.checked_sub(1).map_or("", |above| lines[above]);
+            assert!(above.starts_with("-- "), "{path}:{}: nothing says what it is for: {line}", number + 1);
+            if line.contains(" INDEX ") {
+                assert!(above.starts_with("-- Serves: "), "{path}:{}: which query does it serve?", number + 1);
+            }
         }
     }
 }

@@ -5,7 +5,7 @@
 //! | `options`, `server`, `migrate` | how a database is found, what is asked of it, how the schema comes to be |
 //! | `connection`, `columns` | statements and what their errors mean; between columns and what they stand for |
 //! | `time` | by which clock leases are counted |
-//! | `writer` | all changes of a process go through [one thread](super::writer), which commits whatever waits as one transaction |
+//! | `writer` | all changes of a process go through one thread, which commits whatever waits as one transaction |
 //! | `book`, `pending`, `memory` | an open transaction, the journal's chain, what waits to be sent, what the writer remembers |
 //! | `jobs`, `units`, `claims`, `attempts`, `endings`, `owners`, `providers`, `purge` | the verbs, in the order a unit travels |
 //! | `accounts` | budgets, brought up to date as attempts begin and end |

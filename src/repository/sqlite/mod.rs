@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `open` | what is ours, what is refused, how a new file comes to be |
 //! | `migrate` | the schema, and how an older one becomes today's |
-//! | `writer` | all changes go through [one thread](super::writer), which commits whatever waits as one transaction |
+//! | `writer` | all changes go through one thread, which commits whatever waits as one transaction |
 //! | `book` | an open transaction, the journal's chain, what the writer remembers |
 //! | `jobs`, `units`, `claims`, `attempts`, `endings`, `owners`, `purge` | the verbs, in the order a unit travels |
 //! | `accounts` | budgets, brought up to date as attempts begin and end |
