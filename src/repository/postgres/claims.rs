@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, HashMap};
 use super::book::{Answer, Book, Entry};
 use super::columns::{Columns, sql_limit};
 use super::connection::{Connection, Read};
+use super::granted;
 use super::memory::Open;
-use super::read;
 use crate::attempt::Attempt;
 use crate::job::JobId;
 use crate::lease::{Claim, Lease, OwnerId};
@@ -61,14 +61,14 @@ impl Book<'_> {
             return Ok(Vec::new());
         }
         let connection = self.settled()?;
-        match read::claims_of(connection, leases.clone()) {
+        match granted::claims_of(connection, leases.clone()) {
             Err(super::connection::Failure::Known(RepositoryError::Corrupt { .. })) => {}
             claims => return Ok(claims?),
         }
         let mut claims = Vec::new();
         for lease in leases {
             let unit_id = lease.unit_id.clone();
-            match read::claim_of(connection, lease) {
+            match granted::claim_of(connection, lease) {
                 Ok(claim) => claims.push(claim),
                 Err(super::connection::Failure::Known(error @ RepositoryError::Corrupt { .. })) => {
                     log::error!("unit {unit_id}: claimed, but {error}");

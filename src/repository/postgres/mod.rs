@@ -9,7 +9,7 @@
 //! | `book`, `pending`, `memory` | an open transaction, the journal's chain, what waits to be sent, what the writer remembers |
 //! | `jobs`, `units`, `claims`, `attempts`, `endings`, `owners`, `providers`, `purge` | the verbs, in the order a unit travels |
 //! | `accounts` | budgets, brought up to date as attempts begin and end |
-//! | `rows`, `readers`, `read`, `backlog`, `archive` | records and pages of them, on a few connections beside the writer |
+//! | `rows`, `readers`, `read`, `granted`, `backlog`, `archive` | records and pages of them, on a few connections beside the writer |
 //! | `listen` | what other hosts have written is told here at once |
 //!
 //! # Taking turns
@@ -45,6 +45,7 @@ mod claims;
 mod columns;
 mod connection;
 mod endings;
+mod granted;
 mod jobs;
 mod listen;
 mod memory;
@@ -282,7 +283,7 @@ impl Repository for PostgresRepository {
     fn claimed(&self, owner: OwnerId, token: i64) -> Result<Vec<Claim>> {
         self.look(|connection| {
             let leases = read::understood(claims::claimed(connection, owner, token), || ("a lease".to_owned(), 0))?;
-            read::claims_of(connection, leases)
+            granted::claims_of(connection, leases)
         })
     }
 

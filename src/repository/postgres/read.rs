@@ -19,9 +19,8 @@ use crate::attempt::{self, Attempt, AttemptKey, OutputFile};
 use crate::clock::Moment;
 use crate::conversation::{MessageContent, Role, StoredMessage, from_json};
 use crate::job::JobId;
-use crate::lease::{Claim, Lease, OwnerId};
+use crate::lease::{Lease, OwnerId};
 use crate::money::{Charge, Cost, Money, Tokens};
-use crate::process::Process;
 use crate::repository::prepared::Encoding;
 use crate::repository::rules::{self, PageItem, page_limit};
 use crate::repository::{
@@ -82,12 +81,12 @@ fn within_a_page(rows: &str, key: &str) -> String {
 }
 
 /// The columns of a unit with what its last attempt left.
-const UNIT_COLUMNS: &str = "u.key, u.job_id, u.id, i.unit_type, u.status, u.priority, i.payload, i.prompt, i.template, \
+pub(super) const UNIT_COLUMNS: &str = "u.key, u.job_id, u.id, i.unit_type, u.status, u.priority, i.payload, i.prompt, i.template, \
      i.options, u.max_retries, u.attempt_count, u.attempts_used, u.fence, u.accepted_by, u.not_before, u.delay_ms, \
      u.created_at, u.completed_at, u.purged_at, u.failure_kind, u.failure_message, a.assigned_at, a.started_at, \
      a.ended_at, a.worker_id, a.session_id, a.process, r.rendered_prompt, r.result, r.output, m.at AS first_message_at";
 
-const UNIT_TABLES: &str = "work_units u \
+pub(super) const UNIT_TABLES: &str = "work_units u \
      JOIN unit_inputs i ON i.unit_key = u.key \
      LEFT JOIN attempts a ON a.unit_key = u.key AND a.number = u.attempt_count \
      LEFT JOIN attempt_results r ON r.unit_key = u.key AND r.attempt_number = u.attempt_count \
@@ -100,13 +99,13 @@ const UNIT_BYTES: &str = "coalesce(octet_length(i.payload), 0) + coalesce(octet_
 
 /// What is kept of units in other tables, a row or more for each.
 #[derive(Default)]
-struct Beside {
+pub(super) struct Beside {
     files: HashMap<AttemptKey, Vec<OutputFile>>,
     costs: HashMap<i64, (Tokens, Cost)>,
 }
 
 impl Beside {
-    fn read(connection: &mut Connection, rows: &[Row]) -> Read<Beside> {
+    pub(super) fn read(connection: &mut Connection, rows: &[Row]) -> Read<Beside> {
         let keys: Vec<i64> = rows.iter().filter_map(|row| row.number(0).ok()).collect();
         let files = read_files(
             connection,
@@ -130,7 +129,7 @@ impl Beside {
 }
 
 /// A unit, behind how many bytes of content it brings onto a page.
-fn measured_unit(row: &Row, beside: &Beside) -> Read<(usize, WorkUnit)> {
+pub(super) fn measured_unit(row: &Row, beside: &Beside) -> Read<(usize, WorkUnit)> {
     let key = UnitKey(row.number(0)?);
     let attempt_count: u32 = row.count(11)?;
     let last = AttemptKey { unit: key, number: attempt_count };
@@ -474,80 +473,6 @@ pub(super) fn checkpoint(connection: &mut Connection, unit: UnitKey) -> Read<Opt
     let row = connection
         .row("SELECT value FROM checkpoints WHERE unit_key = $1 ORDER BY attempt_number DESC LIMIT 1", &[&unit.0])?;
     understood(found(row, |row| row.json(0)), || (format!("the checkpoint of unit key {}", unit.0), unit.0))
-}
-
-/// What somebody who was granted a lease needs to know.
-pub(super) fn claim_of(connection: &mut Connection, lease: Lease) -> Read<Claim> {
-    let unknown = RepositoryError::unknown_unit(lease.job_id, lease.unit_id.as_str());
-    claims_of(connection, vec![lease])?.pop().ok_or_else(|| unknown.into())
-}
-
-/// The same for several, in their order.
-pub(super) fn claims_of(connection: &mut Connection, leases: Vec<Lease>) -> Read<Vec<Claim>> {
-    if leases.is_empty() {
-        return Ok(Vec::new());
-    }
-    let keys: Vec<i64> = leases.iter().map(|lease| lease.unit.0).collect();
-    let rows = connection.rows(&format!("SELECT {UNIT_COLUMNS} FROM {UNIT_TABLES} WHERE u.key = ANY($1)"), &[&keys])?;
-    let beside = Beside::read(connection, &rows)?;
-    let mut units = HashMap::new();
-    for row in &rows {
-        let key: i64 = row.number(0)?;
-        let unit = understood(measured_unit(row, &beside), || (format!("unit key {key}"), key));
-        units.insert(UnitKey(key), unit?.1);
-    }
-    // A first attempt has nothing before it.
-    let again: Vec<i64> = leases.iter().filter(|lease| lease.attempt_number > 1).map(|lease| lease.unit.0).collect();
-    let mut before = read_before(connection, &again)?;
-    let claim = |lease: Lease| {
-        let unit = units.remove(&lease.unit)?;
-        let Before { checkpoint, session, processes } = before.remove(&lease.unit).unwrap_or_default();
-        let resume_session = session.or_else(|| unit.options.resume_session.clone());
-        Some(Claim { lease, unit, checkpoint, resume_session, earlier_processes: processes })
-    };
-    Ok(leases.into_iter().filter_map(claim).collect())
-}
-
-/// What earlier attempts left for the next one.
-#[derive(Default)]
-struct Before {
-    checkpoint: Option<Value>,
-    /// The session of the latest that had any.
-    session: Option<String>,
-    /// Their child processes that may still be at work.
-    processes: Vec<Process>,
-}
-
-fn read_before(connection: &mut Connection, units: &[i64]) -> Read<HashMap<UnitKey, Before>> {
-    let mut before: HashMap<UnitKey, Before> = HashMap::new();
-    if units.is_empty() {
-        return Ok(before);
-    }
-    let rows = connection.rows(
-        "SELECT a.unit_key, a.session_id, a.process, a.outcome = 'LOST', c.value
-         FROM attempts a
-         JOIN work_units u ON u.key = a.unit_key AND a.number < u.attempt_count
-         LEFT JOIN checkpoints c ON c.unit_key = a.unit_key AND c.attempt_number = a.number
-         WHERE a.unit_key = ANY($1)
-         ORDER BY a.unit_key, a.number",
-        &[&units],
-    )?;
-    for row in &rows {
-        let key: i64 = row.number(0)?;
-        let damaged = || (format!("an earlier attempt of unit key {key}"), key);
-        let of_unit = before.entry(UnitKey(key)).or_default();
-        if let Some(session) = understood(row.optional_text(1), damaged)? {
-            of_unit.session = Some(session);
-        }
-        if let Some(process) = understood(row.optional_json::<Process>(2), damaged)? {
-            let was_lost = row.get_as::<Option<bool>>(3)?.unwrap_or_default();
-            of_unit.processes.extend(rules::may_still_work(&process, was_lost).then_some(process));
-        }
-        if let Some(value) = understood(row.optional_json(4), damaged)? {
-            of_unit.checkpoint = Some(value);
-        }
-    }
-    Ok(before)
 }
 
 pub(super) fn inputs(connection: &mut Connection, unit: UnitKey) -> Read<StoredInputs> {

@@ -3,7 +3,7 @@
 use super::book::{Answer, Book, Entry};
 use super::columns::Columns;
 use super::connection::Read;
-use super::read;
+use super::{granted, read};
 use crate::chain::Hash;
 use crate::job::JobId;
 use crate::lease::{Lease, OwnerId};
@@ -75,7 +75,7 @@ impl Book<'_> {
             Ok(expected) if is_due => {
                 self.reserve(&mut accounts, expected)?;
                 let lease = self.grant(unit, terms, slot, expected)?;
-                let claim = read::claim_of(self.settled()?, lease)?;
+                let claim = granted::claim_of(self.settled()?, lease)?;
                 Ok(Taken::Found(Submitted::Claimed(Box::new(claim))))
             }
             // It is not its time, or it may cost more than is left.
