@@ -32,15 +32,6 @@ struct Heads {
     unit_key: i64,
 }
 
-/// Names a transaction, also when its connection is gone.
-#[derive(Clone, Debug)]
-pub(super) struct Ticket {
-    /// As `pg_current_xact_id` has it.
-    pub(super) transaction: String,
-    /// The server's process that it runs in.
-    pub(super) backend: i32,
-}
-
 /// An open transaction.
 pub(super) struct Book<'a> {
     connection: &'a mut Connection,
@@ -79,10 +70,10 @@ impl<'a> Book<'a> {
         memory: &'a mut Memory,
         time: &Time,
         writer: i64,
-    ) -> Read<(Book<'a>, Ticket)> {
+    ) -> Read<Book<'a>> {
         let rows = connection.batch_rows(&format!(
             "BEGIN;
-             SELECT journal_seq, encode(journal_link, 'hex'), unit_key, written_by, pg_current_xact_id()
+             SELECT journal_seq, encode(journal_link, 'hex'), unit_key, written_by
              FROM heads
              FOR UPDATE;
              {NOW_MS}"
@@ -97,8 +88,7 @@ impl<'a> Book<'a> {
             memory.forget_what_others_change();
         }
         let now = time.read(clock.get(0))?;
-        let ticket = Ticket { transaction: heads.get(4).unwrap_or_default().to_owned(), backend: connection.backend };
-        let book = Book {
+        Ok(Book {
             connection,
             memory,
             now,
@@ -107,20 +97,31 @@ impl<'a> Book<'a> {
             held: HashMap::new(),
             living: HashSet::new(),
             announcements: BTreeSet::new(),
-        };
-        Ok((book, ticket))
+        })
     }
 
-    /// Sends what waits, and where the heads are now. What is left to do is to commit.
-    pub(super) fn close(mut self, writer: i64, channel: &str) -> Read<()> {
+    /// Sends what waits, where the heads are now, and which transaction of its writer this is. What is left to do is to commit.
+    pub(super) fn close(mut self, writer: i64, serial: i64, channel: &str) -> Read<()> {
         self.pending.send_all(self.connection)?;
         let announcements: Vec<String> =
             self.announcements.iter().map(|announcement| format!("{writer} {announcement}")).collect();
         let Heads { seq, link, unit_key } = self.heads;
         self.connection.execute(
-            "UPDATE heads SET journal_seq = $1, journal_link = $2, unit_key = $3, written_by = $4
+            "WITH mine AS (
+                 INSERT INTO writers (writer, serial, at) VALUES ($4, $7, $8)
+                 ON CONFLICT (writer) DO UPDATE SET serial = $7, at = $8)
+             UPDATE heads SET journal_seq = $1, journal_link = $2, unit_key = $3, written_by = $4
              RETURNING (SELECT count(pg_notify($5, announcement)) FROM unnest($6::text[]) announcement)",
-            &[&seq, &link.as_bytes().as_slice(), &unit_key, &writer, &channel, &announcements],
+            &[
+                &seq,
+                &link.as_bytes().as_slice(),
+                &unit_key,
+                &writer,
+                &channel,
+                &announcements,
+                &serial,
+                &self.now.wall.timestamp_millis(),
+            ],
         )?;
         Ok(())
     }

@@ -27,7 +27,7 @@
 //! # Durability
 //!
 //! `synchronous_commit` is on in every session that writes: what was acknowledged is as durable as the server's disks, and standbys that
-//! it waits for, are. A commit whose answer was lost is looked up by the number of its transaction.
+//! it waits for, are. A commit whose answer was lost is looked up by what it leaves.
 //!
 //! # Weaknesses
 //!

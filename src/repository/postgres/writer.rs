@@ -2,12 +2,12 @@
 //! row of heads gives.
 //!
 //! **A connection that is lost** is made anew, at once and then with growing pauses, and the group is written again: nothing of it was
-//! committed. Unless it was lost over the commit itself. Then nobody knows, and it is looked up: every transaction has a
-//! number, and the server tells what became of it.
+//! committed. Unless it was lost over the commit itself. Then nobody knows, and it is looked up: with its changes every transaction leaves
+//! its serial number. Whoever can lock the heads knows that it has ended, and whether it has left that.
 
 use std::time::{Duration, Instant};
 
-use super::book::{Book, Ticket};
+use super::book::Book;
 use super::connection::{Connection, Failure, Read};
 use super::memory::Memory;
 use super::server::{Purpose, Server};
@@ -25,8 +25,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How often a group is written again at once because its connection was lost.
 const TRIES: usize = 3;
 
-/// How long a commit that nobody waits for any more may take, before its session is ended to know.
-const COMMIT_PATIENCE: Duration = Duration::from_secs(1);
+/// Our own number, and those of processes that wrote nothing for a week: whatever they wanted to know, they know it by now.
+const FORGET_WRITERS: &str = "DELETE FROM writers
+     WHERE writer = $1 OR at < (SELECT max(at) FROM writers) - 7 * 24 * 3600 * 1000::bigint";
 
 /// The database as its writer sees it.
 #[derive(Debug)]
@@ -36,6 +37,8 @@ pub(super) struct Database {
     patience: Patience,
     /// Its number, by which it knows whether it was the last to write.
     pub(super) writer: i64,
+    /// How many transactions it has begun to commit.
+    serial: i64,
     connection: Option<Connection>,
     memory: Memory,
     back_off: BackOff,
@@ -57,6 +60,14 @@ enum Outcome {
     Unanswered(Ticket, Failure),
 }
 
+/// Names a transaction, also when its connection is gone.
+#[derive(Clone, Copy, Debug)]
+struct Ticket {
+    serial: i64,
+    /// The server's process that it ran in.
+    backend: i32,
+}
+
 impl Database {
     pub(super) fn new(server: Server, time: Time, patience: Patience, connection: Connection) -> Database {
         let (number, _) = uuid::Uuid::new_v4().as_u64_pair();
@@ -66,6 +77,7 @@ impl Database {
             patience,
             // 0 is nobody.
             writer: number.cast_signed() | 1,
+            serial: 0,
             connection: Some(connection),
             memory: Memory::default(),
             back_off: BackOff { next: Instant::now(), pause: Duration::ZERO },
@@ -96,15 +108,15 @@ impl Database {
     /// Makes changes in one transaction.
     fn write(&mut self, make: &mut dyn FnMut(&mut Book<'_>) -> Read<()>) -> Outcome {
         let Some(connection) = &mut self.connection else { return Outcome::Failed(RepositoryError::Closed.into()) };
-        let made = Book::open(connection, &mut self.memory, &self.time, self.writer).and_then(|(mut book, ticket)| {
+        self.serial += 1;
+        let ticket = Ticket { serial: self.serial, backend: connection.backend };
+        let made = Book::open(connection, &mut self.memory, &self.time, self.writer).and_then(|mut book| {
             make(&mut book)?;
-            book.close(self.writer, &self.server.schema)?;
-            Ok(ticket)
+            book.close(self.writer, ticket.serial, &self.server.schema)
         });
-        let ticket = match made {
-            Ok(ticket) => ticket,
-            Err(failure) => return Outcome::Failed(failure),
-        };
+        if let Err(failure) = made {
+            return Outcome::Failed(failure);
+        }
         match connection.batch("COMMIT") {
             Ok(()) => Outcome::Committed,
             Err(failure) if failure.is_lost_connection() => Outcome::Unanswered(ticket, failure),
@@ -113,37 +125,39 @@ impl Database {
     }
 
     /// Finds out whether a transaction was committed, as soon as the server can be asked.
-    fn look_up(&mut self, ticket: &Ticket, cause: Failure) -> Read<bool> {
+    fn look_up(&mut self, ticket: Ticket, cause: Failure) -> Read<bool> {
         log::warn!("the answer to a commit was lost: {}", cause.meaning());
         let began = Instant::now();
         while began.elapsed() < self.patience.failing.max(self.patience.busy) {
-            let standing = self.connect().and_then(|()| self.standing(ticket));
-            match standing.as_ref().map(Option::as_deref) {
-                Ok(Some("committed")) => return Ok(true),
-                Ok(Some("aborted")) => return Ok(false),
-                Ok(Some("in progress")) => {
-                    if began.elapsed() >= COMMIT_PATIENCE {
-                        self.end_session(ticket);
-                    }
-                    std::thread::sleep(FIRST_PAUSE);
-                }
-                // It is so long ago that it is forgotten, or this is another server.
-                Ok(_) => break,
+            match self.connect().and_then(|()| self.last_committed()) {
+                Ok(serial) => return Ok(serial == Some(ticket.serial)),
                 Err(failure) if failure.is_lost_connection() => self.connection = None,
+                // It is not over, or somebody else writes for long.
+                Err(failure) if failure.is_nobodys_fault() => {
+                    self.roll_back();
+                    self.end_session(ticket);
+                }
                 Err(_) => break,
             }
         }
         Err(Failure::InDoubt(Box::new(cause)))
     }
 
-    fn standing(&mut self, ticket: &Ticket) -> Read<Option<String>> {
-        let Some(connection) = &mut self.connection else { return Ok(None) };
-        let rows = connection.batch_rows(&format!("SELECT pg_xact_status('{}'::xid8)", ticket.transaction))?;
-        Ok(rows.first().and_then(|row| row.get(0)).map(str::to_owned))
+    /// The serial number that the last transaction of ours has left, once none of them is under way any more.
+    fn last_committed(&mut self) -> Read<Option<i64>> {
+        let Some(connection) = &mut self.connection else { return Err(RepositoryError::Closed.into()) };
+        let rows = connection.batch_rows(&format!(
+            "BEGIN;
+             SELECT FROM heads FOR UPDATE;
+             SELECT serial FROM writers WHERE writer = {};
+             COMMIT",
+            self.writer
+        ))?;
+        Ok(rows.last().filter(|row| !row.is_empty()).and_then(|row| row.get(0)?.parse().ok()))
     }
 
     /// Ends the session of a transaction that nobody will go on with.
-    fn end_session(&mut self, ticket: &Ticket) {
+    fn end_session(&mut self, ticket: Ticket) {
         if let Some(connection) = &mut self.connection {
             // If it cannot be ended it ends by itself, once it has been silent for too long.
             let _ = connection.execute("SELECT pg_terminate_backend($1)", &[&ticket.backend]);
@@ -174,7 +188,7 @@ impl Engine for Database {
                 Outcome::Unanswered(ticket, cause) => {
                     self.connection = None;
                     // What it remembers is of that transaction: right if it was committed, and else to be forgotten.
-                    match self.look_up(&ticket, cause) {
+                    match self.look_up(ticket, cause) {
                         Ok(true) => {
                             self.memory.forget_ended();
                             return Ok(());
@@ -215,9 +229,10 @@ impl Engine for Database {
         error.is_nobodys_fault()
     }
 
-    /// Wakes the thread that listens, so that it sees that it is no longer wanted.
+    /// Wakes the thread that listens, so that it sees that it is no longer wanted, and leaves no number behind.
     fn close(&mut self) {
         if let Some(connection) = &mut self.connection {
+            let _ = connection.execute(FORGET_WRITERS, &[&self.writer]);
             let _ = connection
                 .execute("SELECT pg_notify($1, $2)", &[&self.server.schema, &format!("{} close", self.writer)]);
         }
