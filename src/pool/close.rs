@@ -13,6 +13,7 @@ use super::judge::{End, How};
 use super::ledger::Left;
 use super::observe::Event;
 use super::ready::Stop;
+use super::retry;
 use super::timers::{boot_ms_of, due_ms};
 use crate::attempt::{AttemptReport, Ending, Failure, FailureKind, Next, Outcome, Progress};
 use crate::error::RepositoryError;
@@ -191,7 +192,10 @@ fn give_back(
     reason: &str,
     progress: &Progress,
 ) -> Result<Closed, Unstored> {
-    let lease = &execution.claim.lease;
+    let (lease, unit) = (&execution.claim.lease, &execution.claim.unit);
+    let given_back = lease.attempt_number.saturating_sub(1).saturating_sub(unit.attempts_used);
+    let often = Some(retry::pause_after_releases(unit.key, given_back)).filter(|pause| !pause.is_zero());
+    let after = after.max(often);
     if *progress != Progress::default() {
         match patiently(core, &execution.claim.unit.id, || core.repository().progress(lease, progress)) {
             Err(error @ RepositoryError::Stale { .. }) => return Err(Unstored::rejected(error)),

@@ -90,10 +90,15 @@ impl RetryPolicy {
         if !self.is_jittered {
             return longest;
         }
-        let hash = Hash::builder("retry jitter").number(unit.0).number(i64::from(failed_attempts)).finish();
-        let share = f64::from(u16::from_le_bytes([hash.as_bytes()[0], hash.as_bytes()[1]])) / f64::from(u16::MAX);
-        longest.mul_f64(1.0 - share / 2.0)
+        shortened(longest, "retry jitter", unit, failed_attempts)
     }
+}
+
+/// A pause that is shortened at random by up to half: always the same for the same unit and number.
+fn shortened(longest: Duration, purpose: &'static str, unit: UnitKey, number: u32) -> Duration {
+    let hash = Hash::builder(purpose).number(unit.0).number(i64::from(number)).finish();
+    let share = f64::from(u16::from_le_bytes([hash.as_bytes()[0], hash.as_bytes()[1]])) / f64::from(u16::MAX);
+    longest.mul_f64(1.0 - share / 2.0)
 }
 
 impl Default for RetryPolicy {
@@ -101,6 +106,21 @@ impl Default for RetryPolicy {
     fn default() -> RetryPolicy {
         RetryPolicy::exponential(Duration::from_secs(1), Duration::from_secs(60))
     }
+}
+
+/// So often a unit is given back without having to wait for it.
+const FREE_RELEASES: u32 = 20;
+
+/// The longest that a unit waits because it was given back often.
+const RELEASE_PAUSE_LIMIT: Duration = Duration::from_secs(15 * 60);
+
+/// How long a unit waits, beside all other pauses, that was given back so often. It has done nothing wrong, but many may ask for what only a few can have:
+/// they are not all to come back at the same time, again and again, until they have been given back [as often as they may](crate::attempt::RELEASE_LIMIT).
+/// That takes some seven hours.
+pub(super) fn pause_after_releases(unit: UnitKey, releases: u32) -> Duration {
+    let often = releases.saturating_sub(FREE_RELEASES);
+    let longest = Duration::from_millis(250).saturating_mul(often.saturating_mul(often)).min(RELEASE_PAUSE_LIMIT);
+    shortened(longest, "release jitter", unit, releases)
 }
 
 #[cfg(test)]
@@ -114,6 +134,17 @@ mod tests {
         assert!(pauses.iter().all(|&pause| pause >= Duration::from_secs(2) && pause <= Duration::from_secs(4)));
         let distinct: std::collections::HashSet<_> = pauses.iter().collect();
         assert!(distinct.len() > 90);
+    }
+
+    #[test]
+    fn who_is_given_back_often_waits_ever_longer_and_as_often_as_may_be_takes_hours() {
+        let pauses: Vec<Duration> = (0..=100).map(|releases| pause_after_releases(UnitKey(7), releases)).collect();
+        assert!(pauses[..=20].iter().all(Duration::is_zero), "a few times nobody notices");
+        assert!(pauses[25] < Duration::from_secs(7) && pauses[40] > Duration::from_secs(50), "{pauses:?}");
+        assert!(pauses.iter().all(|pause| *pause <= RELEASE_PAUSE_LIMIT));
+        let all: Duration = pauses.iter().sum();
+        assert!((5..10).contains(&(all.as_secs() / 3_600)), "{all:?}");
+        assert!(pause_after_releases(UnitKey(1), u32::MAX) <= RELEASE_PAUSE_LIMIT);
     }
 
     #[test]

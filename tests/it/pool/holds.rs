@@ -178,3 +178,30 @@ fn a_held_pool_can_be_stopped() {
     assert_eq!(world.unit("a").accepted_by, None);
     world.assert_clean();
 }
+
+#[test]
+fn who_is_held_again_and_again_for_a_moment_comes_back_ever_later_and_fails_for_it_only_after_hours() {
+    let world = World::new();
+    let (part, stage) = stage();
+    let pool = world.pool(part).max_workers(1).up();
+    let handle = pool.submit_work_unit(NewUnit::new("a").max_retries(0), "go").unwrap();
+    let mut times = Vec::new();
+    while world.unit("a").status != UnitStatus::Failed {
+        let now = world.clock.now().wall;
+        times.push(now);
+        stage.next().fail(ExecuteError::hold_until(now + chrono::TimeDelta::milliseconds(1), "slow down"));
+        until(|| {
+            world.attempts("a").len() == times.len() && world.attempts("a").iter().all(|one| one.outcome.is_some())
+        });
+        let again_at = world.unit("a").not_before.unwrap_or(now);
+        world.clock.advance((again_at - now).to_std().unwrap() + Duration::from_millis(1));
+    }
+    assert!(handle.wait().is_ok());
+    let unit = world.unit("a");
+    assert_eq!((unit.status, times.len()), (UnitStatus::Failed, 101));
+    assert_eq!(unit.failure.unwrap().to_string(), "released: given back more than 100 times");
+    assert!(times[20] - times[0] < chrono::TimeDelta::minutes(1), "a few times nobody notices: {times:?}");
+    assert!(times[100] - times[0] > chrono::TimeDelta::hours(5), "{}", times[100] - times[0]);
+    pool.stop(Stop::Drain).unwrap();
+    world.assert_clean();
+}
