@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::address::Address;
+use super::errand::LeftBehind;
 use super::secret::Key;
 use super::settings::Settings;
 use super::talk;
@@ -24,13 +25,14 @@ use crate::repository::Archive;
 /// Asks a model over HTTP: an [`AnthropicApi`](super::AnthropicApi) or an [`OpenAiApi`](super::OpenAiApi).
 pub struct HttpApi<W: Wire> {
     pub(super) settings: Settings,
+    pub(super) left_behind: LeftBehind,
     wire: PhantomData<fn() -> W>,
 }
 
 impl<W: Wire> HttpApi<W> {
     /// Asks this model.
     pub fn new(model: impl Into<String>) -> HttpApi<W> {
-        HttpApi { settings: Settings::of::<W>(model.into()), wire: PhantomData }
+        HttpApi { settings: Settings::of::<W>(model.into()), left_behind: LeftBehind::default(), wire: PhantomData }
     }
 
     /// Where it is asked (the provider itself), such as `http://localhost:11434/v1`. What stands behind a question mark is sent with every
@@ -116,7 +118,7 @@ impl<W: Wire> HttpApi<W> {
         self
     }
 
-    /// How long looking its name up may take, and how long connecting (10 seconds each).
+    /// How long looking its name up may take, and how long connecting (10 seconds each). A cancel does not wait for either.
     pub fn connect_limit(mut self, limit: Duration) -> Self {
         self.settings.connect_limit = limit;
         self

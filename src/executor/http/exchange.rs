@@ -1,8 +1,8 @@
 //! One request and its answer.
 //!
 //! A request has a connection of its own, which is given up as soon as the provider says that nothing more comes: one that lingers after that
-//! keeps nobody. A cancel shuts the connection down, from whichever thread it comes, so that whoever waits for bytes returns at once; looking a
-//! name up and connecting cannot be interrupted, and have a limit.
+//! keeps nobody. A cancel shuts the connection down, from whichever thread it comes, so that whoever waits for bytes returns at once; who waits for
+//! a name or a connection is waited for by nobody any more ([`errand`]).
 //!
 //! Nothing is followed anywhere: a redirect would take the key to somebody else.
 
@@ -14,6 +14,7 @@ use ureq::http::{HeaderMap, HeaderValue, Response, header};
 use ureq::{Agent, Body, Proxy};
 
 use super::address::Address;
+use super::errand::{self, Ended, LeftBehind};
 use super::failure::{Failure, HowFar, Said, answer_as_evidence, shown};
 use super::pause;
 use super::secret::{End, Secrets};
@@ -45,13 +46,18 @@ pub(super) struct Outcome {
 /// Everything that a request needs, for one attempt.
 pub(super) struct Exchange<'a> {
     settings: &'a Settings,
+    left_behind: &'a LeftBehind,
     call: &'a Call<'a>,
     address: Address,
     agent: Agent,
 }
 
 impl<'a> Exchange<'a> {
-    pub(super) fn new<W: Wire>(settings: &'a Settings, call: &'a Call<'a>) -> Result<Exchange<'a>, Failure> {
+    pub(super) fn new<W: Wire>(
+        settings: &'a Settings,
+        left_behind: &'a LeftBehind,
+        call: &'a Call<'a>,
+    ) -> Result<Exchange<'a>, Failure> {
         let address = Address::of(&settings.base_url, W::PATH)?;
         let proxy = if settings.uses_proxy { Proxy::try_from_env() } else { None };
         let trust = trust::config(settings.authorities.as_deref())?;
@@ -67,7 +73,7 @@ impl<'a> Exchange<'a> {
             .timeout_recv_response(settings.first_byte_limit)
             .timeout_per_read(settings.silence_limit)
             .build();
-        Ok(Exchange { settings, call, address, agent: Agent::new_with_config(config) })
+        Ok(Exchange { settings, left_behind, call, address, agent: Agent::new_with_config(config) })
     }
 
     /// Asks, and puts together what comes, telling of every step.
@@ -83,7 +89,7 @@ impl<'a> Exchange<'a> {
             let agent = self.agent.clone();
             self.call.cancel_token().on_cancel(move || agent.shutdown())
         };
-        let answered = self.answer::<W>(&body, reply, heard, &mut outcome);
+        let answered = self.answer::<W>(body, reply, heard, &mut outcome);
         drop(hang_up);
         outcome.failure = answered.err();
         outcome
@@ -91,7 +97,7 @@ impl<'a> Exchange<'a> {
 
     fn answer<W: Wire>(
         &self,
-        body: &str,
+        body: String,
         reply: &mut W::Reply,
         heard: &mut dyn FnMut(&W::Reply, &Secrets),
         outcome: &mut Outcome,
@@ -143,7 +149,7 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    fn send<W: Wire>(&self, body: &str, key: Option<&str>) -> Result<Response<Body>, Failure> {
+    fn send<W: Wire>(&self, body: String, key: Option<&str>) -> Result<Response<Body>, Failure> {
         let own = self.settings.headers.iter().map(|(name, value)| (name.as_str(), value.clone()));
         let mut request = self.agent.post(&self.address.url);
         request = request.header(header::CONTENT_TYPE, "application/json");
@@ -153,7 +159,12 @@ impl<'a> Exchange<'a> {
             value.set_sensitive(true);
             request = request.header(name, value);
         }
-        request.send(body).map_err(|error| {
+        let ended = errand::run(move || request.send(body), self.call.cancel_token(), self.left_behind);
+        let answered = match ended.unwrap_or_else(|error| Ended::Answered(Err(error.into()))) {
+            Ended::Answered(answered) => answered,
+            Ended::Cancelled(reason) => return Err(Failure::stopped(reason)),
+        };
+        answered.map_err(|error| {
             let untrusted = trust::failure(&error.to_string(), self.settings.authorities.as_deref());
             let failure = untrusted.unwrap_or_else(|| Failure::broken(error, HowFar::Asked, self.call));
             Failure { message: format!("{}: {}", self.address.shown, failure.message), ..failure }

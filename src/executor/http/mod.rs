@@ -52,7 +52,7 @@
 //! |---|---|
 //! | `api` `settings` `tool` | what can be set |
 //! | `talk` | the turns of an attempt |
-//! | `exchange` | one request and its answer: the connection, its limits, what comes |
+//! | `exchange` `errand` | one request and its answer: the connection, its limits, what comes; up to the beginning of the answer on a thread of its own |
 //! | `sse` | bytes in, events out |
 //! | `wire` `anthropic` `openai` | what a provider's own file knows: how a request is written, what an event means |
 //! | `failure` `pause` | what went wrong, and when to ask again |
@@ -65,6 +65,7 @@
 mod address;
 mod anthropic;
 mod api;
+mod errand;
 mod exchange;
 mod failure;
 mod forms;

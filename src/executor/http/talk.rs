@@ -88,7 +88,7 @@ pub(super) fn talk<W: Wire>(api: &HttpApi<W>, call: &Call<'_>) -> Result<WorkRes
 
 impl<W: Wire> Talk<'_, W> {
     fn run(&mut self) -> Result<Value, Failure> {
-        let exchange = Exchange::new::<W>(&self.api.settings, self.call)?;
+        let exchange = Exchange::new::<W>(&self.api.settings, &self.api.left_behind, self.call)?;
         self.begin()?;
         let max_turns = self.call.unit().options.max_iterations.unwrap_or(self.api.settings.max_turns).max(1);
         loop {

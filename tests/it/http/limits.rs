@@ -1,14 +1,18 @@
 //! Limits of time, a cancel, and a key that is wrong.
 
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
+use std::os::fd::OwnedFd;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use rustix::net::{AddressFamily, SocketType, bind, getsockname, listen, socket};
 use serde_json::json;
 use workcrew::clock::ManualClock;
 use workcrew::executor::kinds;
 use workcrew::repository::By;
 use workcrew::{
-    Archive, Call, Completion, Executor, MemoryRepository, NewJob, NewUnit, Repository, Stop, UnitStatus, WorkPool,
+    AnthropicApi, Archive, Call, Completion, Executor, MemoryRepository, NewJob, NewUnit, Repository, Stop, UnitStatus,
+    WorkPool,
 };
 
 use super::provider::{Provider, Step, begun_stream, json_answer, open_stream, stream};
@@ -121,6 +125,68 @@ fn a_cancel_hangs_up_wherever_the_provider_is() {
         let (failure, _) = cancelled_during(steps);
         assert!(failure.starts_with("cancelled: "), "{what}: {failure}");
     }
+}
+
+/// A server that takes no connection, and does not say so either: its line is full.
+struct Crowded {
+    listener: OwnedFd,
+    port: u16,
+    line: Vec<TcpStream>,
+}
+
+impl Crowded {
+    fn new() -> Crowded {
+        let listener = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        bind(&listener, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
+        listen(&listener, 0).unwrap();
+        let port = SocketAddrV4::try_from(getsockname(&listener).unwrap()).unwrap().port();
+        let mut crowded = Crowded { listener, port, line: Vec::new() };
+        while let Ok(stream) = TcpStream::connect_timeout(&crowded.address(), Duration::from_millis(200)) {
+            crowded.line.push(stream);
+        }
+        crowded
+    }
+
+    fn address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port).into()
+    }
+
+    /// How many are about to connect, as the system has it.
+    fn connecting(&self) -> usize {
+        let to = format!("0100007F:{:04X} 02", self.port);
+        std::fs::read_to_string("/proc/self/net/tcp").unwrap().lines().filter(|line| line.contains(&to)).count()
+    }
+}
+
+#[test]
+fn a_cancel_waits_for_no_connection() {
+    let crowded = Crowded::new();
+    let repository = MemoryRepository::new();
+    let job = repository.create_job(&NewJob::named("crowded")).unwrap().id;
+    // It has all the time it likes: if it was waited for, this would wait for ever.
+    let api = AnthropicApi::new("m").without_key().base_url(format!("http://{}", crowded.address()));
+    let (told, tells) = channel();
+    let execute = {
+        let api = api.connect_limit(PATIENCE * 10);
+        move |call: &Call<'_>| {
+            let result = api.execute(call);
+            told.send(result.as_ref().unwrap_err().to_string()).unwrap();
+            result
+        }
+    };
+    let pool = WorkPool::builder(job, execute, repository.clone()).kill_grace(PATIENCE).max_workers(4);
+    let pool = pool.timeout(PATIENCE * 10).start().unwrap();
+    let units: Vec<_> = (0..4).map(|id| pool.enqueue(NewUnit::new(id.to_string()), "Where?").unwrap()).collect();
+    crate::commands::until("all are about to connect", || crowded.connecting() == 4);
+    for unit in units {
+        unit.cancel(By::new("a test", "why not")).unwrap();
+        assert_eq!(unit.wait().unwrap().status, UnitStatus::Cancelled);
+        assert_eq!(tells.recv_timeout(PATIENCE).unwrap(), "cancelled: it was to stop, and hung up");
+    }
+    assert_eq!(pool.stats().abandoned_threads, 0, "each worker is there as before");
+    assert_eq!(crowded.connecting(), 4, "nobody has waited for that");
+    drop(crowded.line);
+    drop(crowded.listener);
 }
 
 #[test]
