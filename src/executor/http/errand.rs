@@ -92,47 +92,52 @@ fn spawn(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::Receiver;
+    use std::thread::JoinHandle;
+
     use super::*;
 
     fn nothing() -> Result<Response<Body>, ureq::Error> {
         Err(ureq::Error::HostNotFound)
     }
 
+    /// A request that waits until somebody lets it go, and is cancelled once it has begun. Returns who waits for it.
+    fn cancelled(left_behind: &LeftBehind, gate: Receiver<()>) -> JoinHandle<Ended> {
+        let (cancel, left_behind, (begun, begins)) = (CancelToken::new(), left_behind.clone(), mpsc::channel());
+        let token = cancel.clone();
+        let stuck = move || {
+            begun.send(()).unwrap();
+            let _ = gate.recv();
+            nothing()
+        };
+        let waiter = std::thread::spawn(move || run(stuck, &token, &left_behind).unwrap());
+        begins.recv().unwrap();
+        cancel.cancel(CancelReason::Requested);
+        waiter
+    }
+
     #[test]
     fn who_is_cancelled_goes_at_once_and_is_one_of_a_few() {
-        let (left_behind, (go, gate)) = (LeftBehind::default(), mpsc::channel::<()>());
-        let gate = Arc::new(std::sync::Mutex::new(gate));
-        let (begun, begins) = mpsc::channel();
-        let stuck = || {
-            let (gate, begun) = (Arc::clone(&gate), begun.clone());
-            move || {
-                begun.send(()).unwrap();
-                let _ = gate.lock().unwrap().recv();
-                nothing()
-            }
-        };
-        let cancelled = |left_behind: LeftBehind, stuck| {
-            let cancel = CancelToken::new();
-            let token = cancel.clone();
-            let waiter = std::thread::spawn(move || run(stuck, &token, &left_behind).unwrap());
-            begins.recv().unwrap();
-            cancel.cancel(CancelReason::Requested);
-            waiter
-        };
+        let left_behind = LeftBehind::default();
+        let mut gates = Vec::new();
         for _ in 0..LEFT_BEHIND_LIMIT {
-            let ended = cancelled(left_behind.clone(), stuck()).join().unwrap();
+            let (go, gate) = mpsc::channel();
+            gates.push(go);
+            let ended = cancelled(&left_behind, gate).join().unwrap();
             assert!(matches!(ended, Ended::Cancelled(CancelReason::Requested)));
         }
         // One more waits for its own.
-        let waiter = cancelled(left_behind.clone(), stuck());
-        assert!(!waiter.is_finished());
+        let (go, gate) = mpsc::channel();
+        let waiter = cancelled(&left_behind, gate);
         drop(go);
         assert!(matches!(waiter.join().unwrap(), Ended::Answered(Err(ureq::Error::HostNotFound))));
-        // The others end too, and make room.
-        while left_behind.0.lock().unwrap().iter().any(|thread| thread.strong_count() > 0) {
+        // As soon as another has ended there is room again.
+        gates.pop();
+        let (_go, gate) = mpsc::channel();
+        while left_behind.0.lock().unwrap().iter().all(|thread| thread.strong_count() > 0) {
             std::thread::yield_now();
         }
-        assert!(left_behind.takes(Weak::new()));
+        assert!(matches!(cancelled(&left_behind, gate).join().unwrap(), Ended::Cancelled(_)));
     }
 
     #[test]
