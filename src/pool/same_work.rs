@@ -118,7 +118,7 @@ pub(super) fn end_with_answer(core: &Core, execution: &Execution, prompt: &str) 
         let by = match patiently(core, unit_id, || core.repository().share(&execution.claim.lease, &key)) {
             Ok(Shared::Yours) => return None,
             Ok(Shared::InFlight(by)) => by,
-            Ok(Shared::Answered(by)) => match patiently(core, unit_id, || answer_of(core, &by)) {
+            Ok(Shared::Answered(by)) => match patiently(core, unit_id, || answer_of(core, &by, prompt)) {
                 Ok(Some(result)) => return Some(take(core, execution, prompt, &by, result)),
                 // It was purged a moment ago. Whose the work is then says another look.
                 Ok(None) if !was_gone => {
@@ -152,19 +152,31 @@ pub(super) fn end_with_answer(core: &Core, execution: &Execution, prompt: &str) 
     }
 }
 
-/// The answer of an attempt, which costs whoever takes it nothing; `None` if it was purged.
-fn answer_of(core: &Core, by: &SharedBy) -> Result<Option<WorkResult>> {
+/// The answer of an attempt to this prompt, which costs whoever takes it nothing; `None` if it was purged.
+fn answer_of(core: &Core, by: &SharedBy, prompt: &str) -> Result<Option<WorkResult>> {
     let left = core.repository().attempt_result(by.attempt)?;
     if left.purged.is_some() {
         return Ok(None);
     }
+    // Nothing vouches for whose the work is said to be: a bit that was turned over there must not bring the answer to something else.
+    let sent = left.rendered_prompt.map_or_else(|| prompt_of(core, by), |rendered| Ok(Some(rendered)))?;
+    let Some(sent) = sent else { return Ok(None) };
+    let key = by.attempt.unit.0;
+    if sent != prompt {
+        return Err(RepositoryError::corrupt("whose a piece of work is", key, "it was asked something else"));
+    }
+    let damaged = |error| RepositoryError::corrupt("the result of an attempt", key, error);
     let mut attempts = core.repository().attempts(by.attempt.unit)?.into_iter();
-    let damaged = |error| RepositoryError::corrupt("the result of an attempt", by.attempt.unit.0, error);
     let mut result = WorkResult::empty().charge(limits::nothing());
     result.output = left.output;
     result.json = left.result.map(|json| from_json(json.as_bytes())).transpose().map_err(damaged)?;
     result.session_id = attempts.find(|attempt| attempt.key == by.attempt).and_then(|attempt| attempt.session_id);
     Ok(Some(result))
+}
+
+/// What the unit of an attempt has to be sent as it is.
+fn prompt_of(core: &Core, by: &SharedBy) -> Result<Option<String>> {
+    core.repository().inputs(by.attempt.unit).map(|inputs| inputs.prompt)
 }
 
 /// Ends an attempt with the answer of another. Its conversation says whose that is.

@@ -17,7 +17,19 @@ const EVIDENCE: [(&str, &[&str]); 10] = [
     ("jobs", &[]),
     ("job_journal", &[]),
     ("unit_inputs", &[]),
-    ("attempts", &["failure_kind", "failure_message", "outcome", "head", "message_count", "expected"]),
+    (
+        "attempts",
+        &[
+            "failure_kind",
+            "failure_message",
+            "outcome",
+            "head",
+            "message_count",
+            "expected",
+            "answer_of_unit",
+            "answer_of_attempt",
+        ],
+    ),
     ("accounts", &["spent", "reserved"]),
 ];
 
@@ -71,8 +83,8 @@ const NOT_EVIDENCE: &[(&str, &str, &str)] = &[
     ("work_units", "lease_owner", "derived from the open attempt, for the renewal"),
     ("work_units", "lease_worker", "the same"),
     ("work_units", "lease_until_boot_ms", "the same, within one boot"),
-    ("works", "key", "finds whose answer is taken; whose it was stands on the attempt"),
-    ("works", "unit_key", "the same"),
+    ("works", "key", "finds an answer that is there; who does not find it asks again"),
+    ("works", "unit_key", "names an answer, which a pool takes only if it was asked the same"),
     ("works", "attempt_number", "the same"),
     ("workers", "id", "a worker that holds nothing can have any name; attempts have their own"),
     ("workers", "job_id", "statistics for people"),

@@ -13,9 +13,9 @@ use workcrew::repository::{By, CancelAnswer, ClaimRequest, Claimant, Intake, Sco
 use workcrew::same_work::{Parameters, WorkKey};
 use workcrew::unit::UnitOptions;
 use workcrew::{
-    AttemptReport, Beginning, Charge, Failure, FailureKind, JobChange, JobId, Lease, Message, Money, NewJob, NewOwner,
-    NewUnit, Next, OwnerId, Part, Price, Process, Progress, Repository, RepositoryError, Role, SqliteRepository,
-    Tokens, WorkerId,
+    Archive, AttemptKey, AttemptReport, Beginning, Charge, Failure, FailureKind, JobChange, JobId, Lease, Message,
+    Money, NewJob, NewOwner, NewUnit, Next, OwnerId, Part, Price, Process, Progress, Repository, RepositoryError, Role,
+    SqliteRepository, Tokens, WorkerId,
 };
 
 const TTL: Duration = Duration::from_secs(60);
@@ -146,7 +146,7 @@ impl Pool {
         self.repository.finish(&third, &self.report()).unwrap();
     }
 
-    /// Messages that are stored compressed.
+    /// Messages that are stored compressed, and an answer that is another's.
     fn long(&self) {
         let unit = NewUnit::new("long").template("Do {{ x }}.").max_cost(Money::from_nanos(9)).max_iterations(3);
         self.insert(unit);
@@ -155,7 +155,8 @@ impl Pool {
         let text: String = (0..4_000).map(|n| format!("{n} bottles of beer on the wall, ")).collect();
         let raw: Vec<u8> = (0..40_000_u32).map(|n| u8::try_from(n.wrapping_mul(n) % 251).unwrap()).collect();
         self.repository.append(&lease, 2, &[Message::assistant(text).raw(raw)]).unwrap();
-        self.repository.finish(&lease, &self.report()).unwrap();
+        let same = AttemptKey { unit: self.repository.unit(self.job_id, "retried").unwrap().key, number: 3 };
+        self.repository.finish(&lease, &self.report().answer_of(same)).unwrap();
     }
 
     fn cancelled_and_requeued(&self) {

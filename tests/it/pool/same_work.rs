@@ -454,6 +454,22 @@ fn an_answer_that_is_damaged_is_nobodys_and_the_unit_is_executed() {
 }
 
 #[test]
+fn an_answer_to_something_else_is_not_taken_though_the_file_says_that_it_is_the_same() {
+    let scene = Scene::new(1);
+    for (id, prompt) in [("a", PROMPT), ("b", "What is the capital of Peru?")] {
+        scene.pool.enqueue(NewUnit::new(id), prompt).unwrap();
+        scene.stage.next().succeed(id);
+    }
+    scene.pool.wait_for_completion();
+    let file = Connection::open(scene.world.repository.path()).unwrap();
+    file.execute("UPDATE works SET unit_key = 2 WHERE unit_key = 1", []).unwrap();
+    let handle = scene.enqueue("c");
+    scene.stage.next().succeed("Paris");
+    assert_eq!(handle.wait().unwrap().output.as_deref(), Some("Paris"));
+    scene.end();
+}
+
+#[test]
 fn storage_that_fails_for_a_moment_lets_nobody_do_what_another_does() {
     for fault in [Fault::ErrorOnce, Fault::ExecutedThenError] {
         let scene = Scene::new(2);
